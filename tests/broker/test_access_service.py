@@ -242,7 +242,7 @@ def test_permissions_hold_in_the_http_api(service: FakeAccessService, broker: In
 
     assert ann.ask("PUT", "queues/%2f/yes", {}).status == 201
     assert ann.ask("PUT", "queues/%2f/no", {}).status == 401
-    assert ann.ask("PUT", "queues/hidden/yes", {}).status == 404
+    assert ann.ask("PUT", "queues/hidden/yes", {}).status == 401
     assert guest.ask("GET", "queues/%2f/no").status == 404
 
 
