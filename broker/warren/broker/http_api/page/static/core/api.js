@@ -45,13 +45,14 @@ export async function request(method, where, { query = {}, body, content, asText
   const asked = new URLSearchParams(
     Object.entries(query).filter(([, value]) => value !== undefined && value !== "" && value !== false),
   ).toString();
+  const sent = content ?? (body === undefined ? undefined : JSON.stringify(body));
   let response;
   try {
     response = await fetch(`api/${where}${asked && "?" + asked}`, {
       method,
       signal,
-      body: content ?? (body === undefined ? undefined : JSON.stringify(body)),
-      headers: { Authorization: authorization() || "", ...headers },
+      body: sent,
+      headers: { Authorization: authorization() || "", ...(sent === undefined ? {} : { "Content-Type": "application/json" }), ...headers },
       // No cookies, and no dialog of the browser for a name and a password.
       credentials: "omit",
       cache: "no-store",
