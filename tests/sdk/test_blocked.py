@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.broker_process import PATIENT, BrokerProcess
 from tests.support.operator_cli import warren_ctl
-from tests.support.polling import eventually
+from tests.support.polling import PATIENCE, eventually
 from warren.sdk import App, PublishTimeout, Queue, State
 
 
@@ -33,7 +33,7 @@ async def test_a_blocked_publish_fails_with_the_reason_and_consumers_go_on(tmp_p
             ctl = warren_ctl(tmp_path / "broker")
             assert (await asyncio.to_thread(ctl, "set_disk_free_limit", "1000000GB")).status == 0
             # The broker says so to who publishes, and keeps the message until there is room.
-            first = asyncio.create_task(app.publish(b"2", key="q"))
+            first = asyncio.create_task(app.publish(b"2", key="q", timeout=PATIENCE))
             await eventually(lambda: app.state is State.BLOCKED, "the state says it")
             assert not app.ready
             with pytest.raises(PublishTimeout, match=r"the broker blocks publishers \(low on disk\)") as kept:

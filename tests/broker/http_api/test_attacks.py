@@ -413,9 +413,9 @@ def test_the_loop_serves_others_while_it_parses_a_body(
 
     loop.call_soon_threadsafe(count)
     before = turns
-    assert api.ask("POST", "definitions", b'{"queues": [' + b"{}," * 400_000 + b"1]}").status == 400
+    assert api.ask("POST", "definitions", b'{"queues": [' + b"{}," * 50_000 + b"1]}").status == 400
     ended.set()
-    assert turns - before > 400_000 // STEP
+    assert turns - before > 50_000 // STEP
 
 
 # -- smuggling

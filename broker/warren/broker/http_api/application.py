@@ -317,7 +317,7 @@ async def start(
         app,
         access_log=None,
         handle_signals=False,
-        # Bytes are refused that unpack to a thousand times as many; the library would unpack them as they arrive.
+        # By default the library unpacks a compressed body as it arrives, even if the request is refused.
         auto_decompress=False,
         keepalive_timeout=75.0,
         lingering_time=2.0,

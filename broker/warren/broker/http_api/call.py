@@ -146,13 +146,21 @@ class Call:
         """Body as it was received."""
         return self._body
 
+    @property
+    def _is_empty(self) -> bool:
+        """True if the body has no text. It is not copied, as it may have 10 MB."""
+        return not self._body or self._body.isspace()
+
     async def parse_body(self) -> None:
         """Parse the body in slices. Whether it is JSON matters only to what asks for it, such as `body`."""
-        if self._body.strip():
+        if not self._is_empty:
             self._parsed = await self._parse(self._body)
 
     async def parse_form_file(self, text: bytes) -> None:
-        """Take a file out of the form that the body is as the body, and parse it."""
+        """Parse the file that a form uploads, in place of the form.
+
+        :param text: content of the file.
+        """
         self._parsed = await self._parse(text)
 
     async def _parse(self, text: bytes) -> Json | NotJson | TooManyValues:
@@ -179,7 +187,7 @@ class Call:
         :param required: names that the object must have.
         :raises ApiError: 400 if the body is no JSON object, or lacks a name; 413 if it has too many values.
         """
-        found = self.json_body("not_json") if self._body.strip() else {}
+        found = {} if self._is_empty else self.json_body("not_json")
         missing = [name for name in required if name not in found]
         if missing:
             raise bad_request("[" + ",".join(f"{{key_missing,{_atom(name)}}}" for name in missing) + "]")
