@@ -20,3 +20,4 @@ nameParts();
 new MutationObserver(nameParts).observe(document.body, { childList: true, subtree: true });
 addEventListener("resize", nameParts);
 addEventListener("load", nameParts);
+document.fonts.ready.then(nameParts); /* Then tables have their width. */

@@ -217,6 +217,7 @@ def end(broker: BrokerProcess, how: str) -> None:
     broker.start()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("how", ENDS)
 def test_a_quorum_queue_keeps_confirmed_messages_of_every_delivery_mode(tmp_path: Path, how: str) -> None:
     with served(tmp_path / "data") as (broker, api):
@@ -261,6 +262,7 @@ def mode_of(message: Message) -> int | None:
     return mode
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("how", ENDS)
 def test_a_stream_keeps_confirmed_messages_of_every_delivery_mode(tmp_path: Path, how: str) -> None:
     # A stream takes no message back.

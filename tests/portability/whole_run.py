@@ -23,11 +23,25 @@ UNIX_SOCKETS: Final = (
     "tests/broker/management/test_control_socket.py::test_idle_connections_are_closed",
 )
 """Tests that connect to the control socket by themselves."""
+CANCELLED_ACCEPTS: Final = (
+    "tests/broker/http_api/test_server.py::test_the_server_ends_what_still_starts_when_it_is_closed",
+    "tests/broker/test_proxy_protocol.py::test_a_stop_does_not_wait_for_a_header",
+)
+"""Tests in which a connection arrives while accepting is cancelled.
+
+The event loop of Windows closes it; that of Linux, which stands in for it here, leaves it to the garbage collector.
+"""
+BYTES: Final = (
+    "tests/broker/http_api/test_statistics.py::test_a_virtual_host_counts_the_bytes_of_its_connections",
+)
+"""Tests of what a system counts for each socket; Windows does not."""
 
 
 def main() -> int:
     """Run the tests, and return pytest's exit status."""
-    skipped = [f"--ignore={file}" for file in LINUX_ONLY] + [f"--deselect={test}" for test in UNIX_SOCKETS]
+    skipped = [f"--ignore={file}" for file in LINUX_ONLY] + [
+        f"--deselect={test}" for test in (*UNIX_SOCKETS, *CANCELLED_ACCEPTS, *BYTES)
+    ]
     options = ("-q", "-p", "tests.support.windows_like", "-p", "no:cacheprovider", "--tier", "check")
     folders = (f"tests/{folder}" for folder in FOLDERS)
     return subprocess.run(

@@ -10,6 +10,7 @@ from tests.support.blocking_client import Channel, Connection
 from tests.support.http_client import HttpApi
 from tests.support.in_process_broker import PATIENCE, InProcessBroker
 from warren.broker import BrokerConfig
+from warren.broker.management.statistics.collector import Collector
 
 
 @pytest.fixture
@@ -37,3 +38,12 @@ def base_url(broker: InProcessBroker) -> str:
     """Return the URL of a broker's HTTP API."""
     assert broker.broker is not None
     return f"http://{broker.broker.management_addresses[0]}"
+
+
+def collector_of(served: InProcessBroker) -> Collector:
+    """Return the collector of a broker, which takes no samples by itself any more."""
+    assert served.broker is not None
+    collector = served.broker._collector
+    assert collector is not None
+    served.call(collector.stop)
+    return collector

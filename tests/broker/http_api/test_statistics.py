@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from tests.broker.http_api.conftest import collector_of
 from tests.support.blocking_client import Channel, Connection
 from tests.support.http_client import HttpApi
 from tests.support.in_process_broker import PATIENCE, InProcessBroker
 from tests.support.polling import wait_until
 from warren.broker import BrokerConfig
-from warren.broker.management.statistics.collector import LENGTHS, QUEUE_COUNTERS, Collector
+from warren.broker.management.statistics.collector import LENGTHS, QUEUE_COUNTERS
 from warren.broker.management.statistics.series import COMPACT, TICK, Series
 from warren.broker.model.vhost.vhost import VirtualHost
 
@@ -145,15 +146,6 @@ def test_samples_are_sent_for_the_asked_time(api: HttpApi, channel: Channel) -> 
     assert found["message_stats"]["publish_details"]["samples"][0]["sample"] == 1
     assert api.ask("GET", "queues/%2f/q?lengths_age=60&lengths_incr=x").status == 400
     assert api.ask("GET", "queues/%2f/q?lengths_age=999999&lengths_incr=1").status == 400
-
-
-def collector_of(served: InProcessBroker) -> Collector:
-    """Return the collector of a broker, which takes no samples by itself any more."""
-    assert served.broker is not None
-    collector = served.broker._collector
-    assert collector is not None
-    served.call(collector.stop)
-    return collector
 
 
 def vhost_of(served: InProcessBroker) -> VirtualHost:
@@ -329,9 +321,7 @@ def test_a_page_of_queues_is_ordered_by_any_value(
     for message in channel.deliveries(4)[::2]:
         channel.ack(message.tag)
     channel.state("q4")
-    assert served.broker is not None
-    collector = served.broker._collector
-    assert collector is not None
+    collector = collector_of(served)
 
     def sample() -> None:
         collector._offset += 5

@@ -884,6 +884,7 @@ class Connection:
     def on_write_buffer_low(self) -> None:
         """Pass on large output, or else resume deliveries: the write buffer is below its low-water mark again."""
         self.write_buffer_full = False
+        self.lifecycle.send_timeout.on_drained()
         if not self.large_output:
             self.resume_deliveries()
         elif not self.large_output_scheduled:

@@ -46,6 +46,8 @@ class SendTimeout:
         """Bytes that the client's system had acknowledged at the last sample; None if the system does not count them."""
         self._unread = 0
         """Bytes that the socket had not taken at the last sample."""
+        self._has_drained = False
+        """True if the write buffer has sunk below its low-water mark since the last sample, whatever was added after."""
 
     def watch(self) -> None:
         """Watch the client if its socket has not taken all output; no effect if it is watched already."""
@@ -56,9 +58,14 @@ class SendTimeout:
             return
         self._watching = True
         self._samples = 0
+        self._has_drained = False
         self._acknowledged = bytes_acknowledged(sock)
         self._unread = int(self._connection.unread_bytes())
         self._lifecycle.call_later(self._seconds / SAMPLES, self._sample)
+
+    def on_drained(self) -> None:
+        """Take note that the socket has taken most of the output: further deliveries may hide it from the next sample."""
+        self._has_drained = True
 
     def _sample(self) -> None:
         """End the connection after SAMPLES samples without progress; stop watching if the socket has taken all output."""
@@ -68,7 +75,8 @@ class SendTimeout:
             self._watching = False
             return
         acknowledged = bytes_acknowledged(connection.transport.get_extra_info("socket"))
-        if acknowledged != self._acknowledged or unread < self._unread:
+        has_drained, self._has_drained = self._has_drained, False
+        if acknowledged != self._acknowledged or unread < self._unread or has_drained:
             self._samples = 0
         else:
             self._samples += 1

@@ -358,7 +358,9 @@ def _sum_memory_in_steps(queues: list[Queue]) -> Generator[None, None, int]:
 async def relative_memory(call: Call) -> Response:
     """Return the uses of memory in percent of the process's memory."""
     require_node(call)
-    queues = round(100 * await _memory_of_queues(call) / call.management.resources.memory_used)
+    # 0 where the system does not tell it, as on Windows
+    used = call.management.resources.memory_used
+    queues = round(100 * await _memory_of_queues(call) / used) if used else 0
     return Response(
         body={
             "memory": {
