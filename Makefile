@@ -29,9 +29,9 @@ timed = @start=$$(date +%s) && $(2) && echo "$(1): $$(( $$(date +%s) - start )) 
 check: .venv/.tests .venv/.lint
 	$(call timed,make check,$(MAKE) --no-print-directory --output-sync=target -j2 lint check-tests)
 
-# Three processes at a time, so that two cores are busy while one of them waits; a file's tests in one of them. One after the
+# Four processes at a time, so that two cores are busy while two of them wait; a file's tests in one of them. One after the
 # other: make test PARALLEL= .
-PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
+PARALLEL ?= -n 4 --dist loadfile --no-loadscope-reorder
 # Further options of pytest for every target that runs it
 PYTEST_FLAGS ?=
 PYTEST = .venv/bin/pytest -q $(PARALLEL) $(PYTEST_FLAGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,11 +56,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    chosen = tiers.choose(config.getoption("--tier"))
+    tiers.choose(config.getoption("--tier"))
     in_control_of_workers = bool(config.getoption("numprocesses", None)) and not hasattr(
         config, "workerinput"
     )
-    if chosen is tiers.Tier.CHECK and not in_control_of_workers:
+    if not in_control_of_workers:
         config.pluginmanager.register(tiers.ProcessGuard())
 
 
@@ -81,6 +82,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = set(selected)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = sorted(selected, key=lambda item: not item.nodeid.startswith(SLOW))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of garbage collections: there is much of it, and it stays."""
+    gc.collect()
+    gc.freeze()
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -1,7 +1,7 @@
 """Tiers of tests: which tests run with `make check`, `make test` and `make test-all`.
 
 A test belongs to the lowest tier that has what it needs. Its fixtures and their parameters show that; a test that starts a
-process itself carries a marker. In tier `check`, a test that starts a process fails.
+process itself carries a marker. A test of tier `check` that starts a process fails, whichever tier runs.
 """
 
 from __future__ import annotations
@@ -120,9 +120,9 @@ class ProcessGuard:
         sys.addaudithook(self._refuse)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self) -> Iterator[None]:
-        """Refuse processes while a test runs, with its fixtures."""
-        self.test_runs = True
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Refuse processes while a test of tier `check` runs, with its fixtures."""
+        self.test_runs = tier_of(item) is Tier.CHECK
         try:
             return (yield)
         finally:
