@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from warren.broker.store.data_folder import DataFolder
+from warren.broker.store.definitions.definition_rows import VirtualHostRow
 from warren.broker.store.definitions.definitions_database import (
     BindingRow,
     Definitions,
@@ -69,6 +70,28 @@ async def test_stored_rows_are_loaded_again(tmp_path: Path) -> None:
 async def test_close_commits_what_was_submitted(tmp_path: Path) -> None:
     async with opened(tmp_path) as definitions:
         definitions.put(QUEUE)
+    assert (await stored(tmp_path)).queues == (QUEUE,)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        VirtualHostRow("odd", "", "", "classic", protected=False, max_connections=2**63, max_queues=None),
+        VirtualHostRow(
+            "odd", "", "", "classic", protected=False, max_connections=None, max_queues=-(2**63) - 1
+        ),
+        VirtualHostRow("\ud800", "", "", "classic", protected=False, max_connections=None, max_queues=None),
+    ],
+    ids=["large", "small", "half a surrogate pair"],
+)
+async def test_a_value_that_cannot_be_stored_is_refused_and_later_changes_are_stored(
+    tmp_path: Path, row: VirtualHostRow
+) -> None:
+    async with opened(tmp_path) as definitions:
+        with pytest.raises(ValueError, match=r"64 bits|surrogates"):
+            definitions.put(row)
+        definitions.put(QUEUE)
+        await definitions.flush()
     assert (await stored(tmp_path)).queues == (QUEUE,)
 
 

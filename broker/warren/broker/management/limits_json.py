@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from warren.broker.management.json_encoding import decode
 from warren.broker.management.request import Json, RequestRefused
 from warren.broker.model.policy.policy_keys import format_settings, format_term
+from warren.broker.store.definitions.row_statements import LARGEST_INTEGER
 
 
 def parse_limits(definition: Json, known: tuple[str, ...], where: str) -> dict[str, int]:
@@ -16,7 +17,7 @@ def parse_limits(definition: Json, known: tuple[str, ...], where: str) -> dict[s
     :param definition: the object, or its JSON text
     :param known: names of limits that the object may contain
     :param where: name of the JSON object in RabbitMQ's error text for an unknown limit
-    :raises RequestRefused: if it is no such object, or a limit is unknown or no integer
+    :raises RequestRefused: if it is no such object, or a limit is unknown, no integer, or has more than 64 bits
     """
     if isinstance(definition, str):
         try:
@@ -33,6 +34,8 @@ def parse_limits(definition: Json, known: tuple[str, ...], where: str) -> dict[s
             raise RequestRefused(
                 f"Validation failed: {name} should be a number, actually was {format_term(value)}"
             )
+        if abs(value) > LARGEST_INTEGER:
+            raise RequestRefused(f"Validation failed: {name} must have at most 64 bits, actually was {value}")
     return definition
 
 

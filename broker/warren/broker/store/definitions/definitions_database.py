@@ -38,6 +38,7 @@ from warren.broker.store.definitions.definitions_recovery import (
 from warren.broker.store.definitions.generation_mark import write_generation_mark
 from warren.broker.store.definitions.row_statements import (
     Statement,
+    check_statement,
     exchange_removals,
     load_snapshot,
     put_statement,
@@ -328,6 +329,9 @@ class Definitions:
     # On the event loop
 
     def _submit(self, *statements: Statement) -> int:
+        # Here, where it concerns one client: in the thread it would concern all that comes after it.
+        for statement in statements:
+            check_statement(statement)
         self.submitted += 1
         job = (self.submitted, list(statements))
         if self._required_batch > self._written_batch:
@@ -388,6 +392,10 @@ class Definitions:
             post(self._on_failure, f"cannot write the definitions: {error}")
         except OSError as error:
             post(self._on_failure, f"cannot write the definitions: {reason(error)}")
+        except Exception as error:
+            # Unseen, it would leave this change and all later ones waiting for ever.
+            post(self._on_failure, f"cannot write the definitions: {type(error).__name__}: {error}")
+            raise
         finally:
             with contextlib.suppress(sqlite3.Error):
                 self._database.close()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import astuple, fields
+from typing import Final
 
 from warren.broker.store.definitions.definition_rows import TABLES, Row, Snapshot
 
 Statement = tuple[str, tuple[object, ...]]
 """SQL text and its parameters."""
+LARGEST_INTEGER: Final = 2**63 - 1
+"""Largest integer that a column holds; the smallest is `-LARGEST_INTEGER - 1`."""
 
 
 def load_snapshot(database: sqlite3.Connection) -> Snapshot:
@@ -37,6 +40,18 @@ def put_statement(row: Row) -> Statement:
     return f"INSERT OR REPLACE INTO {TABLES[type(row)][0]} VALUES ({marks})", values
 
 
+def check_statement(statement: Statement) -> None:
+    """Check that the database can hold the parameters of a statement.
+
+    :raises ValueError: an integer has more than 64 bits, or a text has half of a surrogate pair.
+    """
+    for value in statement[1]:
+        if isinstance(value, int) and not -LARGEST_INTEGER - 1 <= value <= LARGEST_INTEGER:
+            raise ValueError(f"the definitions cannot hold the integer {value}: it has more than 64 bits")
+        if isinstance(value, str):
+            value.encode()
+
+
 def remove_statement(kind: type[Row], *key: object) -> Statement:
     """Return the SQL text and parameters that remove the rows whose first key fields have the values `key`.
 
@@ -57,4 +72,12 @@ _EXCHANGE_REMOVAL = (
     "DELETE FROM bindings WHERE vhost = ? AND destination = ? AND to_exchange = 1",
 )
 
-__all__ = ["Statement", "exchange_removals", "load_snapshot", "put_statement", "remove_statement"]
+__all__ = [
+    "LARGEST_INTEGER",
+    "Statement",
+    "check_statement",
+    "exchange_removals",
+    "load_snapshot",
+    "put_statement",
+    "remove_statement",
+]
