@@ -210,5 +210,5 @@ def _destinations(exchange: Exchange, key: bytes | None) -> Iterator[Queue | Exc
     if key is None or exchange.selector is not None or exchange.inspects_message:
         bound: Iterable[Queue | Exchange] = [binding.destination for binding in exchange.live_bindings()]
     else:
-        bound = exchange.match(key, {})
+        bound = exchange.match([key], {})
     yield from dict.fromkeys(bound)

@@ -221,7 +221,7 @@ def _queue_risks(vhost: VirtualHost, queue: Queue) -> Iterator[Json]:
         and exchange.alternate is None
         and exchange.selector is None
         and not exchange.inspects_message
-        and not exchange.match(key, {})
+        and not exchange.match([key], {})
     ):
         yield _risk(
             LOSS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Union
 
-from warren.broker.model.exchange.headers import HeadersPattern
+from warren.broker.model.exchange.headers import HeadersPattern, comparison_key
 from warren.broker.model.exchange.topic import TopicTrie
 
 if TYPE_CHECKING:
@@ -227,24 +227,31 @@ class Exchange:
         """Number of bindings from this exchange, without those to queues and exchanges that are deleted."""
         return len(self.bindings) - sum(self.deleted_destinations.values())
 
-    def match(self, routing_key: bytes, headers: dict[str, Field]) -> list[Union[Queue, Exchange]]:  # noqa: UP007
+    def match(self, keys: list[bytes], headers: dict[str, Field]) -> list[Union[Queue, Exchange]]:  # noqa: UP007
         """Return the destinations of the bindings that match a message. The same one may be in the list twice.
 
         Those in `deleted_destinations` may be among them.
 
+        :param keys: the routing key, then the keys in CC and BCC.
         :param headers: the message's decoded headers, by name. Only an exchange that matches headers uses them.
         """
-        if self.matching_type == b"topic":
-            return list(self.topic.match(routing_key))  # type: ignore[arg-type]
         if self.matching_type == b"fanout":
             return [binding.destination for binding in self.bindings.values()]
         if self.matching_type == b"headers":
+            given = {name: comparison_key(field) for name, field in headers.items()}
             return [
                 binding.destination
                 for binding, pattern in self.header_patterns.items()
-                if pattern.matches(headers)
+                if pattern.matches(given)
             ]
-        return [binding.destination for binding in self.direct.get(routing_key, ())]
+        found: list[Union[Queue, Exchange]] = []  # noqa: UP007
+        # A message with thousands of keys in CC may have the same one in all of them.
+        for key in keys if len(keys) == 1 else dict.fromkeys(keys):
+            if self.matching_type == b"topic":
+                found.extend(self.topic.match(key))  # type: ignore[arg-type]
+            else:
+                found.extend([binding.destination for binding in self.direct.get(key, ())])
+        return found
 
     @property
     def inspects_message(self) -> bool:

@@ -30,21 +30,20 @@ class HeadersPattern:
         mode = match_mode(fields.pop("x-match", None))
         self.all = mode.startswith("all")
         with_x = mode.endswith("with-x")
-        self.wanted = {
-            name: None if field.kind == "V" else comparison_key(field)
-            for name, field in fields.items()
-            if with_x or not name.startswith("x-")
-        }
-        """Comparison keys of the arguments, by name; None for a void one, which requires only that the header exists."""
+        wanted = {name: field for name, field in fields.items() if with_x or not name.startswith("x-")}
+        self.values = {name: comparison_key(field) for name, field in wanted.items() if field.kind != "V"}
+        """Comparison keys of the arguments, by name, without the void ones."""
+        self.present = frozenset(name for name, field in wanted.items() if field.kind == "V")
+        """Names of the void arguments, which require only that the header exists."""
 
-    def matches(self, headers: dict[str, Field]) -> bool:
-        """Return True if a message's headers match all or any of the binding's arguments, as its x-match demands."""
-        for name, wanted in self.wanted.items():
-            given = headers.get(name)
-            found = given is not None and (wanted is None or comparison_key(given) == wanted)
-            if found is not self.all:
-                return found
-        return self.all
+    def matches(self, given: dict[str, tuple[str, object]]) -> bool:
+        """Return True if a message's headers match all or any of the binding's arguments, as its x-match demands.
+
+        :param given: the comparison keys of the message's headers, by name.
+        """
+        if self.all:
+            return self.values.items() <= given.items() and self.present <= given.keys()
+        return not (self.values.items().isdisjoint(given.items()) and self.present.isdisjoint(given))
 
 
 def match_mode(field: Field | None) -> str:

@@ -178,9 +178,7 @@ class VirtualHost:
             if choice is not None:
                 matched = choice.select(keys[0], headers, message)
             else:
-                matched = exchange.match(keys[0], headers)
-                for key in keys[1:]:
-                    matched.extend(exchange.match(key, headers))
+                matched = exchange.match(keys, headers)
                 if exchange.recent_history is not None and message is not None:
                     exchange.recent_history.remember(message, headers)
             if exchange.deleted_destinations:
