@@ -18,7 +18,7 @@ from tests.support.broker_behaviour import Behaviour
 from tests.support.frames import frame as raw_frame
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.raw_client import RawClient, Refusal, content, encoded, made
-from warren.wire.field_tables import MAX_VALUES
+from warren.wire.field_tables import MAX_LOGIN_VALUES, MAX_VALUES
 
 NAN = struct.pack(">d", float("nan"))
 INFINITY = struct.pack(">f", float("-inf"))
@@ -220,6 +220,16 @@ def test_a_table_of_a_method_has_a_limited_number_of_values(inprocess: InProcess
         assert isinstance(peer.read_method()[1], commands.Queue.DeclareOk)
         text = f"SYNTAX_ERROR - field table with more than {MAX_VALUES} values"
         assert peer.cut_off(declare(MAX_VALUES + 1)) == Refusal("connection", 502, text, (50, 10))
+
+
+def test_client_properties_have_few_values(inprocess: InProcessBroker) -> None:
+    # They come before the login.
+    with RawClient(inprocess.url) as peer:
+        peer.connect(properties={str(number): True for number in range(MAX_LOGIN_VALUES)}).close()
+    with RawClient(inprocess.url) as peer:
+        peer.greet()
+        peer.send(peer.start_ok(properties={str(number): True for number in range(MAX_LOGIN_VALUES + 1)}), 0)
+        assert peer.at_end()
 
 
 def test_a_message_that_is_too_large_is_refused(peer: RawClient, server: Behaviour) -> None:

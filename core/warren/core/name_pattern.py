@@ -18,6 +18,8 @@ import re2
 
 LONGEST_PATTERN: Final = 16_384
 """Bytes that a regular expression may have."""
+MOST_PROPERTIES: Final = 2
+"""Classes by a Unicode property, such as `\\pL`, that a regular expression may have: RE2 takes up to 9 ms to compile one."""
 MOST_LOOKAHEADS: Final = 16
 """Lookaheads that a regular expression may have: each is searched for by itself."""
 MEMORY: Final = 256 * 1024
@@ -44,7 +46,8 @@ class NamePattern:
 
     :param text: the expression, such as `^orders\.`; an empty one is found in every name.
     :param ignore_case: True if the case of letters does not matter.
-    :raises InvalidPattern: if it is invalid, longer than `LONGEST_PATTERN` bytes, or not supported.
+    :raises InvalidPattern: if it is invalid, longer than `LONGEST_PATTERN` bytes, has more than `MOST_PROPERTIES` classes by
+        a property, or is not supported.
     """
 
     __slots__ = ("_excluded", "_expression", "_required")
@@ -56,6 +59,8 @@ class NamePattern:
             raise InvalidPattern("it contains half a surrogate pair") from None
         if len(data) > LONGEST_PATTERN:
             raise InvalidPattern(f"it is longer than {LONGEST_PATTERN} bytes")
+        if data.lower().count(b"\\p") > MOST_PROPERTIES:
+            raise InvalidPattern(f"it has more than {MOST_PROPERTIES} classes such as \\pL")
         required, excluded, rest = _split_lookaheads(data)
         self._expression = _compile(rest, ignore_case)
         self._required = [_compile(each, ignore_case) for each in required]

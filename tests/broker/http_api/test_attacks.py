@@ -369,6 +369,40 @@ def signed(api: HttpApi, path: str, body: dict[str, Any]) -> urllib.request.Requ
     return urllib.request.Request(f"{api.base}/api/{path}", json.dumps(body).encode(), headers, method="POST")
 
 
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**300])
+def test_a_number_that_cannot_be_stored_stops_no_later_change(api: HttpApi, number: int) -> None:
+    def refusal(method: str, path: str, body: Any) -> str:
+        found = api.ask(method, path, body)
+        assert found.status == 400, found
+        return str(found.body["reason"])
+
+    for path in ("vhost-limits/%2f/max-queues", "user-limits/guest/max-channels"):
+        assert "must have at most 64 bits" in refusal("PUT", path, {"value": number})
+    vhost = {"component": "vhost-limits", "vhost": "/", "name": "limits", "value": {"max-queues": number}}
+    assert "must have at most 64 bits" in refusal("POST", "definitions", {"parameters": [vhost]})
+    user = {"name": "u", "password_hash": "", "tags": "", "limits": {"max-channels": number}}
+    assert "must have at most 64 bits" in refusal("POST", "definitions", {"users": [user]})
+    refusal("PUT", "queues/%2f/q", {"arguments": {"x-max-length": number}})
+    api.ask("PUT", "vhosts/v", {"default_queue_type": number})
+    policy = {"pattern": "", "definition": {"max-length": number}}
+    for path in ("policies", "operator-policies"):
+        api.ask("PUT", f"{path}/%2f/p", policy)
+        api.ask("PUT", f"{path}/%2f/p", {"pattern": "", "definition": {"max-length": 1}, "priority": number})
+    for component in ("shovel", "mine"):
+        api.ask("PUT", f"parameters/{component}/%2f/p", {"value": {"number": number}})
+    api.ask("PUT", "global-parameters/p", {"value": number})
+    api.put("queues/%2f/kept", {"durable": True})
+    assert [each["name"] for each in api.get("queues")] == ["kept"]
+
+
+def test_an_answer_does_not_repeat_what_was_sent(api: HttpApi) -> None:
+    message = {"routing_key": "q", "properties": {}, "payload": "!" * 5_000_000, "payload_encoding": "base64"}
+    path = "exchanges/%2f/amq.default/publish"
+    assert api.ask("POST", path, message).body["reason"] == ["not_base64", "!" * 100]
+    message |= {"payload": "", "payload_encoding": "x" * 5_000_000}
+    assert api.ask("POST", path, message).body["reason"] == ["unsupported_encoding", "x" * 100]
+
+
 def test_the_values_of_a_body_are_limited(api: HttpApi) -> None:
     many = b'{"arguments": {"x-mine": [' + b"{}," * 20_000 + b"1]}}"
     found = api.ask("PUT", "queues/%2f/q", many)

@@ -85,6 +85,7 @@ def test_the_case_of_letters_can_be_ignored() -> None:
         ("a{1001}", "invalid repetition size"),
         ("((a{100}){100}){100}", "invalid repetition size"),
         ("a" * (LONGEST_PATTERN + 1), f"longer than {LONGEST_PATTERN} bytes"),
+        (r"\pL[\PN\p{Lu}]", "more than 2 classes such as"),
         ("\ud800", "half a surrogate pair"),
     ],
 )

@@ -92,6 +92,8 @@ MAX_DEPTH = 64
 
 MAX_VALUES = 4096
 """Most values of a table in a method, so that decoding it takes some milliseconds."""
+MAX_LOGIN_VALUES = 256
+"""Most values of a client's properties, which come before the login: those of common clients have 10 to 20."""
 
 
 class TableError(ValueError):
@@ -174,12 +176,12 @@ def decode_items(array: bytes) -> list[Field]:
     return items
 
 
-def check_peer_table(table: bytes) -> None:
+def check_peer_table(table: bytes, most_values: int = MAX_VALUES) -> None:
     """Check a table (without its length prefix) that a peer sent in a method, before it is decoded.
 
     A table that ends early or has an unknown type passes: decoding refuses it.
 
-    :raises TableError: if it contains NaN or an infinite number, at any depth, or more than MAX_VALUES values
+    :raises TableError: if it contains NaN or an infinite number, at any depth, or more than `most_values` values
     """
     count, waiting = 0, [(0, len(table), True)]
     try:
@@ -187,8 +189,8 @@ def check_peer_table(table: bytes) -> None:
             position, end, is_table = waiting.pop()
             while position < end:
                 count += 1
-                if count > MAX_VALUES:
-                    raise TableError(f"field table with more than {MAX_VALUES} values")
+                if count > most_values:
+                    raise TableError(f"field table with more than {most_values} values")
                 if is_table:
                     position += 1 + table[position]
                 kind = chr(table[position])

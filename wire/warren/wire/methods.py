@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple, TypeAlias
 
-from warren.wire.field_tables import TableError, check_peer_table
+from warren.wire.field_tables import MAX_LOGIN_VALUES, MAX_VALUES, TableError, check_peer_table
 from warren.wire.reply_codes import TEXT_LIMIT, AmqpError, Reply, erlang_octets
 
 Argument: TypeAlias = "int | bytes | bool"
@@ -127,6 +127,7 @@ _NUMBERS = {
     "u64": struct.Struct(">Q"),
 }
 _IDS = struct.Struct(">HH")
+_START_OK = (10, 11)
 _FRAME = struct.Struct(">BHI")
 
 
@@ -177,7 +178,8 @@ def decode(method: Method, payload: bytes) -> Arguments:
                 raise IndexError
             arguments[name] = data = payload[start:position]
             if kind == "table":
-                check_peer_table(data)
+                before_login = (method.class_id, method.method_id) == _START_OK
+                check_peer_table(data, MAX_LOGIN_VALUES if before_login else MAX_VALUES)
     except TableError as error:
         raise AmqpError(Reply.SYNTAX_ERROR, str(error), method.class_id, method.method_id) from None
     except (IndexError, struct.error):

@@ -18,6 +18,8 @@ from warren.wire import properties as properties_codec
 from warren.wire.content import body_payload, header_payload, join_content
 from warren.wire.field_tables import TableError
 
+QUOTED: Final = 100
+"""Characters of a value that the text of an error quotes."""
 OCTETS: Final = ("delivery_mode", "priority")
 SHORT: Final = (
     "content_type",
@@ -90,11 +92,11 @@ def payload_bytes(text: Json, encoding: Json) -> bytes:
     if encoding == "string":
         return text.encode("utf-8", "surrogatepass")
     if encoding != "base64":
-        raise bad_request(["unsupported_encoding", encoding])
+        raise bad_request(["unsupported_encoding", str(encoding)[:QUOTED]])
     try:
         return base64.b64decode(text, validate=True)
     except (ValueError, binascii.Error):
-        raise bad_request(["not_base64", text]) from None
+        raise bad_request(["not_base64", text[:QUOTED]]) from None
 
 
 def content(given: Json, body: bytes) -> tuple[bytes, properties_codec.Properties]:
