@@ -116,6 +116,13 @@ N ?= 100000
 fuzz: .venv/.tests
 	.venv/bin/python -m tests.faults.fuzz --cases $(N) $(if $(SEED),--seed $(SEED))
 
+# Attack a broker by all that a peer gives: too much, too deep, too slow, too often; with the longest wait of another client and the
+# memory: make attacks ONLY="wrong passwords"
+ONLY ?=
+.PHONY: attacks
+attacks: .venv/.tests
+	.venv/bin/python -m tests.faults.attacks --only "$(ONLY)"
+
 lint: .venv/.tests .venv/.lint
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .

@@ -163,6 +163,20 @@ class Child:
 
 def resident_kib(pid: int) -> int:
     """Return the resident memory of a process in KiB (Linux)."""
+    return _kib(pid, "VmRSS:")
+
+
+def peak_kib(pid: int) -> int:
+    """Return the most resident memory that a process has had since `reset_peak`, in KiB (Linux)."""
+    return _kib(pid, "VmHWM:")
+
+
+def reset_peak(pid: int) -> None:
+    """Let `peak_kib` begin anew."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def _kib(pid: int, name: str) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
-    (line,) = [line for line in status.splitlines() if line.startswith("VmRSS:")]
+    (line,) = [line for line in status.splitlines() if line.startswith(name)]
     return int(line.split()[1])
