@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from datetime import timedelta
 from typing import Any
@@ -10,6 +11,9 @@ import pytest
 
 from tests.sdk.conftest import MakeApp
 from tests.support.async_client import AsyncClient
+from tests.support.polling import eventually
+from tests.support.proxy import Proxy
+from tests.support.proxy_faults import HeldFrame
 from warren.sdk import Command, Event, Exchange, Queue, TopologyMismatch
 from warren.sdk.topology.declarations import Declaration
 from warren.sdk.topology.mismatch import Difference, read_mismatch
@@ -64,6 +68,46 @@ async def test_differing_properties_are_named_too(
         "auto_delete": (False, True),
         "alternate-exchange": (None, "lost"),
     }
+
+
+@pytest.mark.parametrize("kind", ["exchange", "classic", "quorum", "stream"])
+async def test_what_is_deleted_while_it_is_compared_does_not_come_back_with_its_old_arguments(
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str, kind: Any
+) -> None:
+    item = Exchange(name) if kind == "exchange" else Queue(name, type=kind)
+    frame, channel = ("exchange.declare" if kind == "exchange" else "queue.declare"), amqp_client.channel
+    delete = channel.exchange_delete if kind == "exchange" else channel.queue_delete
+
+    async def delete_before(declaration: int) -> bool:
+        """Delete it before this declaration of an App that starts; return whether the App got so far."""
+        if kind == "exchange":
+            await channel.declare_exchange(name, "fanout", auto_delete=True)
+        else:
+            other = "x-stream-max-segment-size-bytes" if kind == "stream" else "x-max-length"
+            old = {"x-queue-type": kind, "x-max-length-bytes": 5_000_000, other: 1_000_000}
+            await channel.declare_queue(name, durable=True, arguments=old)
+        app = make_app(proxy.url)
+        app.declare(item)
+        with HeldFrame(proxy.to_server, frame, nth=declaration) as held:
+            start = asyncio.create_task(app.start())
+            await eventually(lambda: held.hit or start.done(), "the declaration is sent, or was not needed")
+            was_sent = held.hit
+            await delete(name)
+            proxy.to_server.release()
+            await asyncio.wait((start,))
+        assert start.exception() is None or isinstance(start.exception(), TopologyMismatch)
+        await app.stop()
+        return was_sent
+
+    declaration = 1
+    while await delete_before(declaration):
+        # Now it does not exist, or as it is declared.
+        app = make_app()
+        app.declare(item)
+        async with app:
+            await delete(name)
+        declaration += 1
+    assert declaration > 3
 
 
 async def test_adopt_uses_it_unchanged_and_logs_the_differences(

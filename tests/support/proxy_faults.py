@@ -107,3 +107,17 @@ class FrameTrigger:
 
     def _free(self) -> None:
         self._lane.bytes_per_second = None
+
+
+class HeldFrame(FrameTrigger):
+    """The n-th frame of a kind, held with all that follows until the lane is released, or the block ends.
+
+    :ivar hit: the frame is held.
+    """
+
+    def __init__(self, lane: Lane, frame: str, *, nth: int = 1) -> None:
+        super().__init__(lane, frame, Fault.CUT_BEFORE, nth=nth)
+
+    def _happen(self) -> End | None:
+        self._lane.hold()
+        return None

@@ -4,6 +4,10 @@ AMQP has no method that shows an exchange or a queue. But a declaration that dif
 `inequivalent arg 'x-message-ttl' for queue 'q' in vhost '/': received '1' but current is '2'`, which names the first
 difference with both values. Declared again with the broker's value, the reply names the next difference, until none is
 left. So the broker's own rules of equality decide.
+
+The exchange or queue may be deleted meanwhile. So that a comparison never declares it, with arguments of the broker's that
+nobody wants any more, each declaration has an argument with an invalid value: a broker looks at it only if it has to create
+the exchange or queue, and then refuses it.
 """
 
 from __future__ import annotations
@@ -19,6 +23,13 @@ from warren.sdk.topology.queue import Queue
 
 MOST = 64
 """Largest number of differences that are read from one exchange or queue; more than a queue has arguments."""
+
+GUARDS: dict[str, tuple[tuple[str, Any], ...]] = {
+    "exchange": (("alternate-exchange", 0),),
+    "queue": (("x-max-age", "!"), ("x-max-priority", -1)),
+}
+"""Arguments with which a broker creates nothing. It does not compare `x-max-age` of classic and quorum queues, and
+`x-max-priority` of streams. It compares `alternate-exchange` as the last property of an exchange."""
 
 _REPLY = re.compile(
     r"received (?:none|the value '.*' of type '\w+'|'.*') but current is (?P<current>.+)", re.DOTALL
@@ -47,28 +58,45 @@ class Difference:
 async def differences(runner: MethodRunner, item: Exchange | Queue) -> tuple[Difference, ...]:
     """Return all differences between the declaration of an exchange or queue and the one that exists on the broker.
 
-    Call it only if the exchange or queue exists; otherwise it would be declared.
+    Nothing is declared, even if the exchange or queue does not exist, or is deleted meanwhile.
 
-    :raises TopologyMismatch: if the broker refuses the declaration for another reason, or with a text that
-        cannot be parsed (AMQP cuts texts off after 255 bytes).
+    :raises TopologyMismatch: if it does not exist (404), if the broker refuses the declaration for another reason,
+        or with a text that cannot be parsed (AMQP cuts texts off after 255 bytes).
     """
     own = Declaration.of(item)
     trial = own
+    guards = list(GUARDS[own.kind])
+    if own.arguments.get("x-queue-type") == "stream":
+        guards.reverse()
     found: dict[str, Difference] = {}
-    while len(found) < MOST:
+    while guards and len(found) < MOST:
+        guard, invalid = guards[0]
         try:
-            await runner.run(f"cannot compare {own.kind} {own.name!r}", trial.declare)
+            await runner.run(f"cannot compare {own.kind} {own.name!r}", _with(trial, guard, invalid).declare)
             break
         except TopologyMismatch as error:
+            if _refuses(str(error), guard):
+                raise TopologyMismatch(f"{own.kind} {own.name!r} does not exist", reply_code=404) from None
             read = read_mismatch(str(error), trial) if error.reply_code == 406 else None
             if read is None or read.argument in found:
                 if found:
                     break
                 raise
             declared = own.properties.get(read.argument, own.arguments.get(read.argument))
-            found[read.argument] = replace(read, declared=declared)
+            if read.argument == guard:
+                del guards[0]
+            if read.argument != guard or read.current != declared:
+                found[read.argument] = replace(read, declared=declared)
             trial = _with(trial, read.argument, read.current)
     return tuple(found.values())
+
+
+def _refuses(text: str, argument: str) -> bool:
+    """Return whether a broker refuses an argument as invalid, and so did not find the exchange or queue."""
+    return (
+        f"invalid arg '{argument}'" in text
+        or re.search(f"invalid type '\\w+' for arg '{argument}'", text) is not None
+    )
 
 
 def read_mismatch(text: str, form: Declaration) -> Difference | None:
