@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.faults.fuzz.run import run_cases
 from tests.support.broker_process import PATIENT, BrokerProcess
+from tests.support.processes import free_port
 
 GROWTH_KIB = 16 * 1024
 """Largest growth of the broker's memory after the warm-up, in KiB, over any number of cases."""
@@ -19,13 +20,17 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=100_000, help="number of cases (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the random cases (default: %(default)s)")
     options = parser.parse_args()
+    port = free_port()
     with (
         tempfile.TemporaryDirectory(prefix="warren-fuzz-") as folder,
         # Without delays of refused logins, of which there are many.
-        BrokerProcess(Path(folder), *PATIENT, "--log-level", "error") as broker,
+        BrokerProcess(
+            Path(folder), *PATIENT, "--log-level", "error", "--management-port", str(port)
+        ) as broker,
     ):
         report = run_cases(
             broker.url,
+            f"http://127.0.0.1:{port}",
             broker.pid,
             options.cases,
             options.seed,

@@ -1,14 +1,54 @@
-"""Client for one case: it sends all bytes at once and reads the answer of the broker."""
+"""Clients for one case: they send all bytes at once and read the answer of the broker."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import socket
 import struct
 
 from tests.faults.fuzz.cases import Case
+from tests.faults.fuzz.http_cases import HttpCase
 
 CONNECTION_CLOSE, CONNECTION_CLOSE_OK, CHANNEL_CLOSE = b"\0\x0a\0\x32", b"\0\x0a\0\x33", b"\0\x14\0\x28"
 GREETING_BACK = b"AMQP\x00\x00\x09\x01"
+
+
+class HttpAttempt:
+    """A connection to the HTTP API that has sent a case."""
+
+    def __init__(self, address: tuple[str, int], case: HttpCase, timeout: float) -> None:
+        """:param timeout: seconds for the answer"""
+        self.case = case
+        self._socket = socket.create_connection(address, timeout)
+        # The broker may have closed the connection already.
+        with contextlib.suppress(OSError):
+            self._socket.sendall(case.data)
+            if case.halts:
+                self._socket.shutdown(socket.SHUT_WR)
+
+    def answer(self) -> str:
+        """Return the status of the answer, `gone` if there is none, or the body if that is no JSON; close the socket.
+
+        :raises TimeoutError: if the broker does not close the connection
+        """
+        found = b""
+        with self._socket, contextlib.suppress(ConnectionError):
+            while piece := self._socket.recv(65536):
+                found += piece
+        head, _, body = found.partition(b"\r\n\r\n")
+        if not head.startswith(b"HTTP/1."):
+            return "gone"
+        if b"application/json" in head and body:
+            try:
+                json.loads(body, parse_constant=_refuse_constant)
+            except ValueError as error:
+                return f"no JSON ({error}): {body[:200]!r}"
+        return head[9:12].decode()
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"JSON has no {name}")
 
 
 class Attempt:

@@ -9,15 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from tests.faults.fuzz.attempt import Attempt
+from tests.faults.fuzz.attempt import Attempt, HttpAttempt
 from tests.faults.fuzz.cases import make_case
+from tests.faults.fuzz.http_cases import VIRTUAL_HOST, make_http_case
 from tests.faults.fuzz.witness import Witness
+from tests.support.http_client import HttpApi
 from tests.support.processes import resident_kib
 
 CONCURRENT_CASES = 24
 """Number of cases in progress at the same time."""
 ANSWER_SECONDS = 60.0
 """Seconds for the answer to a case."""
+HTTP_SHARE = 0.25
+"""Share of the cases that are requests to the HTTP API."""
 WARM_UP_CASES = 5_000
 """Cases after which the memory of the broker must not grow any more."""
 
@@ -57,27 +61,31 @@ class Report:
 
 
 def run_cases(
-    url: str, pid: int, cases: int, seed: int, progress: Callable[[str], None] = lambda line: None
+    url: str, http: str, pid: int, cases: int, seed: int, progress: Callable[[str], None] = lambda line: None
 ) -> Report:
     """Send cases to a broker and check its answers.
 
+    :param http: base URL of its HTTP API
     :param pid: process id of the broker, to measure its memory
     :param progress: called with a line from time to time
     """
-    parts = urlsplit(url)
-    address = (parts.hostname or "127.0.0.1", parts.port or 5672)
+    addresses = [(parts.hostname or "127.0.0.1", parts.port or 0) for parts in map(urlsplit, (url, http))]
+    HttpApi(http).put(f"vhosts/{VIRTUAL_HOST}")
     chance = random.Random(seed)
     report = Report(cases)
     started = time.monotonic()
     warm = min(WARM_UP_CASES, cases // 2)
-    in_progress: deque[Attempt] = deque()
+    in_progress: deque[Attempt | HttpAttempt] = deque()
     with Witness(url) as witness:
         for number in range(cases):
             if number == warm:
                 report.warm_kib = resident_kib(pid)
             if number and number % 50_000 == 0:
                 progress(f"{number:,} cases, {resident_kib(pid) / 1024:.1f} MiB")
-            in_progress.append(Attempt(address, make_case(chance), ANSWER_SECONDS))
+            if chance.random() < HTTP_SHARE:
+                in_progress.append(HttpAttempt(addresses[1], make_http_case(chance), ANSWER_SECONDS))
+            else:
+                in_progress.append(Attempt(addresses[0], make_case(chance), ANSWER_SECONDS))
             if len(in_progress) == CONCURRENT_CASES:
                 check_answer(in_progress.popleft(), report)
         while in_progress:
@@ -90,7 +98,7 @@ def run_cases(
     return report
 
 
-def check_answer(attempt: Attempt, report: Report) -> None:
+def check_answer(attempt: Attempt | HttpAttempt, report: Report) -> None:
     """Wait for the answer to a case and add it to the report."""
     case = attempt.case
     try:
@@ -101,4 +109,5 @@ def check_answer(attempt: Attempt, report: Report) -> None:
     report.answers[answer] += 1
     if answer not in case.answers:
         wanted = " or ".join(sorted(case.answers))
-        report.wrong.append(f"{case.kind}: {answer} instead of {wanted}: {case.data.hex()}")
+        sent = case.data.hex() if isinstance(attempt, Attempt) else repr(case.data)
+        report.wrong.append(f"{case.kind}: {answer} instead of {wanted}: {sent}")

@@ -13,20 +13,30 @@ import pytest
 from pamqp import commands
 
 from tests.faults.fuzz.cases import CHANNEL_FAULTS, HANDSHAKE, HANDSHAKE_FAULTS, Case, make_case
+from tests.faults.fuzz.http_cases import KINDS
 from tests.faults.fuzz.mutation import valid_conversation
 from tests.faults.fuzz.run import run_cases
 from tests.support.broker_process import PATIENT, BrokerProcess
+from tests.support.processes import free_port
 from tests.support.raw_client import RawClient, encoded
 
 pytestmark = pytest.mark.slow
 
-CASES = 4_000
+CASES = 5_000
+HTTP_FAULTS = {kind.__name__ for kind in KINDS}
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def http() -> str:
+    """Return the base URL of the HTTP API of the broker for invalid input."""
+    return f"http://127.0.0.1:{free_port()}"
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory, http: str) -> Iterator[BrokerProcess]:
     """Start a broker for invalid input. At the end, check that it runs and has logged no internal error."""
-    with BrokerProcess(tmp_path_factory.mktemp("fuzz"), *PATIENT) as broker:
+    options = (*PATIENT, "--management-port", http.rpartition(":")[2])
+    with BrokerProcess(tmp_path_factory.mktemp("fuzz"), *options) as broker:
         yield broker
         assert broker.child is not None
         assert broker.child.running
@@ -47,11 +57,17 @@ def test_the_conversation_without_mutations_is_valid(target: BrokerProcess) -> N
         assert not any(isinstance(frame, commands.Channel.Close) for frame in found), found
 
 
-def test_each_fault_gets_an_allowed_answer(target: BrokerProcess) -> None:
-    report = run_cases(target.url, target.pid, CASES, int(os.environ.get("SEED") or 1))
+def test_each_fault_gets_an_allowed_answer(target: BrokerProcess, http: str) -> None:
+    report = run_cases(target.url, http, target.pid, CASES, int(os.environ.get("SEED") or 1))
     assert not report.wrong, "\n".join(report.wrong)
     assert report.confirmed
-    assert set(report.kinds) == {*HANDSHAKE_FAULTS, *CHANNEL_FAULTS, "truncated_stream", "corrupted_stream"}
+    assert set(report.kinds) == {
+        *HANDSHAKE_FAULTS,
+        *CHANNEL_FAULTS,
+        "truncated_stream",
+        "corrupted_stream",
+        *HTTP_FAULTS,
+    }
 
 
 def test_the_same_seed_makes_the_same_cases() -> None:
