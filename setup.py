@@ -27,6 +27,7 @@ COMPILED = [
     "broker/warren/broker/model/exchange/exchange.py",
     "broker/warren/broker/model/exchange/topic.py",
     "broker/warren/broker/model/message_codec.py",
+    "broker/warren/broker/model/queue/ready_ring.py",
     "broker/warren/broker/model/queue/consumer_scheduler.py",
     "broker/warren/broker/model/queue/consumer.py",
     "broker/warren/broker/model/capture/event_batcher.py",

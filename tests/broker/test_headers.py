@@ -104,16 +104,6 @@ def test_headers_exchanges_behind_another_exchange_and_as_alternate(
         channel.delete_exchange(through)
 
 
-def test_a_message_with_many_keys_is_matched_once(channel: Channel, queue: str, exchange: str) -> None:
-    # Headers do not depend on the key, so the binding is compared once.
-    arguments = {f"h{number}": number for number in range(1000)}
-    bind(channel, queue, exchange, **arguments)
-    channel.publish(
-        "k", exchange=exchange, headers={**arguments, "CC": [f"k{number}" for number in range(9000)]}
-    )
-    assert channel.ready(queue) == 1
-
-
 def test_a_removed_binding_matches_no_more(channel: Channel, queue: str, exchange: str) -> None:
     bind(channel, queue, exchange, a=1)
     channel.call(Queue.Unbind(queue=queue, exchange=exchange, arguments={"a": 1}), Queue.UnbindOk)

@@ -385,6 +385,40 @@ def a_transaction_of_very_many_publishes(target: Target) -> None:
 
 
 @attack("amqp", "count")
+def consumers_with_falling_priorities_wait_for_the_role_of_one(target: Target) -> None:
+    with target.connect() as peer:
+        queue = peer.declare(auto_delete=True, arguments={"x-single-active-consumer": True})
+        consume_with_priorities(peer, queue, range(10_000, 0, -1))
+        peer.close()
+
+
+@attack("amqp", "count")
+def consumers_with_rising_priorities_share_a_limit_of_one_message(target: Target) -> None:
+    with target.connect() as peer:
+        queue = peer.declare(exclusive=True)
+        peer.call(commands.Basic.Qos(prefetch_count=1, global_=True), 1, commands.Basic.QosOk)
+        consume_with_priorities(peer, queue, range(10_000))
+        peer.send_bytes(publish_frames(1, "", queue, b"x") * 50)
+        for number in range(50):
+            peer.receive_message(commands.Basic.Deliver)
+            peer.send(commands.Basic.Ack(number + 1))
+        peer.close()
+
+
+def consume_with_priorities(peer: RawClient, queue: str, priorities: range) -> None:
+    consumers = [
+        made(
+            commands.Basic.Consume,
+            queue=queue,
+            consumer_tag=f"{priority}",
+            arguments={"x-priority": priority},
+        )
+        for priority in priorities
+    ]
+    send_all(peer, consumers, commands.Basic.ConsumeOk)
+
+
+@attack("amqp", "count")
 def consumers_of_one_queue_without_messages(target: Target) -> None:
     with target.connect() as peer:
         queue = peer.declare(exclusive=True)

@@ -124,7 +124,7 @@ class Channel:
         """Unacknowledged messages by delivery tag, in ascending order except for those put back by tx.rollback."""
         self.subscriptions: dict[bytes, Subscription] = {}
         """Consumers of the channel, by their consumer tags."""
-        self.queues_left: list[Queue] = []
+        self.queues_left: dict[Queue, bool] = {}
         """Queues of cancelled consumers while the channel closes; `close` offers their messages to other consumers."""
         self.counts = MessageCounts()
         """Messages of the channel, without those of its present consumers and of the repeated publish."""
@@ -567,13 +567,13 @@ class Channel:
         Such a consumer is below its prefetch limits, and its client reads its output. All are put back into the
         schedulers of their queues before any queue delivers: else the first queue could use up the channel's limit.
         """
-        woken: list[Subscription] = []
+        served: dict[Queue, bool] = {}
         for subscription in self.subscriptions.values():
             if subscription.stalled and subscription.has_room():
                 subscription.queue.scheduler.insert(subscription)
-                woken.append(subscription)
-        for subscription in woken:
-            subscription.queue.drain()
+                served[subscription.queue] = True
+        for queue in served:
+            queue.drain()
 
     def set_prefetch(self, count: i64) -> None:
         """Set the prefetch limit of the whole channel; 0 is no limit."""
@@ -613,7 +613,7 @@ class Channel:
         """Cancel the channel's consumers, but keep their unacknowledged messages."""
         for subscription in list(self.subscriptions.values()):
             subscription.queue.unsubscribe(subscription)
-            self.queues_left.append(subscription.queue)
+            self.queues_left[subscription.queue] = True
             self.count_ended(subscription)
         self.subscriptions.clear()
         self.stop_replies()

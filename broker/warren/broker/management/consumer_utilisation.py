@@ -78,4 +78,4 @@ class ConsumerUtilisation:
 
 
 def _current(queue: Queue) -> float:
-    return 1.0 if queue.ready_consumers else 0.0
+    return 0.0 if queue.ready_consumers.first is None else 1.0

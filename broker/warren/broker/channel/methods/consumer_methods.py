@@ -69,7 +69,8 @@ def basic_consume(context: MethodContext) -> None:
     exclusive = arguments.flag("exclusive")
     single_active = queue.arguments.single_active_consumer
     # An exclusive consumer is the queue's only one; with a single active consumer, others wait beside it.
-    if (exclusive and single_active) or (queue.consumers and (exclusive or queue.consumers[0].exclusive)):
+    other = queue.first_consumer()
+    if (exclusive and single_active) or (other is not None and (exclusive or other.exclusive)):
         raise AmqpError(
             Reply.ACCESS_REFUSED, f"{context.declarations.describe('queue', queue.name)} in exclusive use"
         )

@@ -52,10 +52,9 @@ def _owner(queue: Queue, _: QueueListing) -> Json:
 
 def _exclusive(queue: Queue) -> Subscription | None:
     """Return the exclusive consumer of the queue; None if there is none."""
-    consumers = queue.consumers
-    if len(consumers) == 1 and consumers[0].exclusive and isinstance(consumers[0], Subscription):
-        return consumers[0]
-    return None
+    consumer = queue.first_consumer()
+    is_sole = len(queue.consumers) == 1
+    return consumer if is_sole and isinstance(consumer, Subscription) and consumer.exclusive else None
 
 
 def _exclusive_pid(queue: Queue, _: QueueListing) -> Json:

@@ -65,7 +65,7 @@ BINDING_ITEMS: Final[Mapping[str, Callable[[ListedBinding], Json]]] = {
 def consumers(vhost: VirtualHost) -> Iterator[Subscription]:
     """Yield all consumers of a virtual host."""
     for queue in list(vhost.queues.values()):
-        for consumer in queue.consumers:
+        for consumer in list(queue.consumers):
             if isinstance(consumer, Subscription):
                 yield consumer
 

@@ -49,6 +49,10 @@ class Consumer:
     """Name of its connection for life-cycle events; empty unless events are captured."""
     capture_events: Optional[ConsumerEvents] = None  # noqa: UP045
     """Encoded beginnings of its life-cycle events; None unless events are captured."""
+    next_ready: Optional[Consumer] = None  # noqa: UP045
+    """The consumer behind it in the `ReadyRing` of the queue; None if it is not in it."""
+    previous_ready: Optional[Consumer] = None  # noqa: UP045
+    """The consumer before it in that ring."""
     wake_pending: bool = False
     """True while its channel acknowledges several messages and will resume this stalled consumer after the last."""
 

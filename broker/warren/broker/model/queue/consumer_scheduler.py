@@ -7,8 +7,10 @@ it leaves (https://www.rabbitmq.com/docs/consumers#single-active-consumer).
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Optional
+
+from warren.broker.model.queue.ready_ring import ReadyRing
 
 if TYPE_CHECKING:
     from warren.broker.model.queue.consumer import Consumer
@@ -21,9 +23,6 @@ class ConsumerScheduler:
     ones.
     """
 
-    has_priorities: bool = False
-    """True if at least one consumer has had a priority other than 0."""
-
     def __init__(self, single: bool, higher_takes_over: bool) -> None:
         """Create the scheduler of a queue without consumers.
 
@@ -32,17 +31,21 @@ class ConsumerScheduler:
         """
         self.single_active = single
         self.higher_takes_over = higher_takes_over
-        self.consumers: list[Consumer] = []
-        self.ready_consumers: deque[Consumer] = deque()
+        self.consumers: OrderedDict[Consumer, bool] = OrderedDict()
+        """All consumers, as an ordered set. Not a plain dict: that takes long to find its first key after many deletions."""
+        self.ready = ReadyRing()
         """Consumers that have room, in the order in which they get messages."""
         self.single_active_consumer: Optional[Consumer] = None  # noqa: UP045
         """The only consumer that gets messages, if the queue has a single active consumer; otherwise None."""
+        self.role_is_vacant = False
+        """True if the single active consumer has left, until `fill_role` passes its role."""
 
     def add(self, consumer: Consumer) -> None:
         """Add a new consumer. It gets messages if it has room, and with a single active consumer if it is the first."""
-        self.consumers.append(consumer)
+        self.fill_role()
+        self.consumers[consumer] = True
         if consumer.priority:
-            self.has_priorities = True
+            self.ready.allow_priorities()
         if not self.single_active:
             self.admit(consumer)
         elif self.single_active_consumer is None:
@@ -77,22 +80,28 @@ class ConsumerScheduler:
     def remove(self, consumer: Consumer) -> bool:
         """Remove a consumer that was cancelled. Return False if it was not there.
 
-        If it was the single active consumer, the one with the highest priority takes over.
+        If it was the single active consumer, the caller calls `fill_role`, once it has removed all that leave.
         """
         if consumer not in self.consumers:
             return False
-        self.consumers.remove(consumer)
-        if consumer in self.ready_consumers:
-            self.ready_consumers.remove(consumer)
+        del self.consumers[consumer]
+        self.ready.remove(consumer)
         # Its unacknowledged messages may be settled later, and that must not resume it.
         consumer.stalled = False
         consumer.quiesces = False
         if consumer is self.single_active_consumer:
-            self.pass_role()
+            self.single_active_consumer = None
+            self.role_is_vacant = True
         return True
+
+    def fill_role(self) -> None:
+        """Let the consumer with the highest priority take over, if the single active consumer has left."""
+        if self.role_is_vacant:
+            self.pass_role()
 
     def pass_role(self) -> None:
         """Make the consumer with the highest priority the single active one, of those that are not timed out."""
+        self.role_is_vacant = False
         self.single_active_consumer = None
         waiting = [consumer for consumer in self.consumers if not consumer.timed_out]
         if waiting:
@@ -114,6 +123,7 @@ class ConsumerScheduler:
         With a single active consumer, it takes the role if nobody has it, and otherwise waits for it.
         """
         if self.single_active:
+            self.fill_role()
             if self.single_active_consumer is not None:
                 return
             self.single_active_consumer = consumer
@@ -127,41 +137,25 @@ class ConsumerScheduler:
             consumer.stalled = True
 
     def insert(self, consumer: Consumer) -> None:
-        """Insert a consumer into the ready consumers, behind all those with the same or a higher priority.
-
-        The ready consumers are those that can take a message, in the order in which they get one.
-        """
+        """Insert a consumer into the ready consumers, behind all those with the same or a higher priority."""
         consumer.stalled = False
-        if not self.has_priorities:
-            self.ready_consumers.append(consumer)
-            return
-        at = len(self.ready_consumers)
-        while at and self.ready_consumers[at - 1].priority < consumer.priority:
-            at -= 1
-        self.ready_consumers.insert(at, consumer)
+        self.ready.insert(consumer)
 
     def suspend(self, consumer: Consumer) -> None:
         """Remove a consumer from the ready consumers, because its channel or connection cannot take more messages now.
 
         It is stalled until `insert` is called.
         """
-        if consumer in self.ready_consumers:
-            self.ready_consumers.remove(consumer)
+        if self.ready.remove(consumer):
             consumer.stalled = True
-
-    def rotate(self) -> None:
-        """Move the first ready consumer behind the others of its priority, after it got a message."""
-        if self.has_priorities:
-            self.insert(self.ready_consumers.popleft())
-        else:
-            self.ready_consumers.rotate(-1)
 
     def clear(self) -> list[Consumer]:
         """Remove and return all consumers, because the queue is deleted."""
-        consumers = self.consumers
-        self.consumers = []
-        self.ready_consumers.clear()
+        consumers = list(self.consumers)
+        self.consumers.clear()
+        self.ready.clear()
         self.single_active_consumer = None
+        self.role_is_vacant = False
         for consumer in consumers:
             consumer.stalled = False
         return consumers

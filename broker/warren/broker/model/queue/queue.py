@@ -11,7 +11,7 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
@@ -30,6 +30,7 @@ from warren.broker.model.queue.length_limit import LengthLimit
 from warren.broker.model.queue.paging import QueuePager
 from warren.broker.model.queue.priority_backing_queue import PriorityBackingQueue
 from warren.broker.model.queue.queue_arguments import QueueArguments
+from warren.broker.model.queue.ready_ring import ReadyRing
 
 if TYPE_CHECKING:
     from warren.broker.model.capture.life_cycle_hook import LifeCycleHook
@@ -153,8 +154,8 @@ class Queue:
         self.scheduler = ConsumerScheduler(
             arguments.single_active_consumer, arguments.quorum and vhost.compat.higher_priority_takes_over
         )
-        self.ready_consumers: deque[Consumer] = self.scheduler.ready_consumers
-        """Consumers that can take a message now, the next one first. The deque is that of `scheduler`."""
+        self.ready_consumers: ReadyRing = self.scheduler.ready
+        """Consumers that can take a message now, the next one first: the ring of `scheduler`."""
         self.counts = MessageCounts()
         """Messages that were fetched and given back, and deliveries to consumers that have ended."""
         self.incoming_bindings: dict[Exchange, dict[tuple[bytes, bytes], bool]] = {}
@@ -262,8 +263,8 @@ class Queue:
             message.persistent = True
         if self.message_ttl >= 0 or message.ttl >= 0:
             self.expiry.set_expiry(message)
-        if self.ready_consumers and not self.ready.count and not self.holds:
-            consumer = self.ready_consumers[0]
+        consumer = self.ready_consumers.first
+        if consumer is not None and not self.ready.count and not self.holds:
             # A delivery with automatic acknowledgement is settled at once; it need not be logged first. The attribute
             # comes first of all, since it saves the call for a transient message.
             if message.persistent and not consumer.no_ack and self.stores(message):
@@ -285,8 +286,9 @@ class Queue:
         Unlike for `publish`, the caller has called `assign_sequence`, and has written the message to the log if `stores`
         returned True: a message for several queues is one record of the log.
         """
-        if self.ready_consumers and not self.ready.count and not self.holds:
-            self.deliver(self.ready_consumers[0], message)
+        consumer = self.ready_consumers.first
+        if consumer is not None and not self.ready.count and not self.holds:
+            self.deliver(consumer, message)
         else:
             self.enqueue(message)
 
@@ -354,8 +356,9 @@ class Queue:
             if self.deleted:
                 continue
             # Directly to a consumer, as by `publish`: then neither limits nor expiry apply. Only this work holds the queue.
-            if self.ready_consumers and not self.ready.count and self.holds == 1:
-                self.deliver(self.ready_consumers[0], message)
+            consumer = self.ready_consumers.first
+            if consumer is not None and not self.ready.count and self.holds == 1:
+                self.deliver(consumer, message)
             else:
                 self.unstaged = message
                 self.enqueue(message)
@@ -429,11 +432,10 @@ class Queue:
             self.unacked += 1
         elif message.stored:
             self.remove_from_log(message)
-        if not consumer.deliver(message):
-            self.ready_consumers.popleft()
-            consumer.stalled = True
-        elif len(self.ready_consumers) > 1:
-            self.scheduler.rotate()
+        if consumer.deliver(message):
+            self.ready_consumers.rotate()
+        else:
+            self.scheduler.suspend(consumer)
 
     def drain(self) -> None:
         """Deliver ready messages until there are no more, or no consumer can take another one.
@@ -443,14 +445,15 @@ class Queue:
         ready = self.ready
         left: i64 = DELIVERIES
         end = 0.0
-        while ready.count and self.ready_consumers and not self.holds:
+        self.scheduler.fill_role()
+        while ready.count and self.ready_consumers.first is not None and not self.holds:
             if self.expiry.has_seen_expiry and self.expiry.drop_expired():
                 continue
             message = ready.take()
             if message is None:
                 # The remaining messages are damaged, or the disk has failed.
                 break
-            self.deliver(self.ready_consumers[0], message)
+            self.deliver(self.ready_consumers.first, message)
             # A large message counts as several.
             left -= 1 + (message.body_size >> SIZE_SHIFT)
             if left <= 0:
@@ -778,8 +781,12 @@ class Queue:
         return self.next_sequence - 1
 
     @property
-    def consumers(self) -> list[Consumer]:
+    def consumers(self) -> Collection[Consumer]:
         return self.scheduler.consumers
+
+    def first_consumer(self) -> Optional[Consumer]:  # noqa: UP045
+        """Return the consumer that has been there longest; None if there is none."""
+        return next(iter(self.scheduler.consumers), None)
 
     def purge(self, lane: object) -> i64:
         """Remove all messages but the unacknowledged ones. Return the number of removed messages.

@@ -183,7 +183,7 @@ class Stream(Queue):
     def drain(self) -> None:
         # All consumers with a filter share one slice.
         end = self.vhost.bulk_work.slice_end()
-        for consumer in list(self.ready_consumers):
+        for consumer in self.ready_consumers.in_order():
             self.deliver_to(consumer, end)
 
     def resume_consumer(self, consumer: Consumer) -> None:
@@ -231,8 +231,7 @@ class Stream(Queue):
                 # memory.
                 message.content = b""
                 if not room:
-                    if consumer in self.ready_consumers:
-                        self.ready_consumers.remove(consumer)
+                    self.ready_consumers.remove(consumer)
                     consumer.stalled = True
             # After each message: a pattern may be searched for in a header of 100 kB.
             if has_searched and time.monotonic() >= end:
