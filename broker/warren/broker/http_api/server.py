@@ -23,6 +23,10 @@ logger = logging.getLogger(__name__)
 MOST_OPENING: Final = 64
 """Accepted sockets that may wait for the HTTP library or be in the TLS handshake; further ones wait to be accepted."""
 
+READ_BYTES: Final = 64 * 1024
+"""Bytes that are read from a socket at a time. asyncio reads four times as much, and each byte of a body may be a chunk of
+its own, for which the HTTP library makes ten calls."""
+
 MANAGEMENT_LIBRARY: Final = "warren.broker.http_api.application"
 """Module that makes the application of the HTTP API."""
 PROMETHEUS_LIBRARY: Final = "warren.broker.http_api.prometheus.application"
@@ -137,6 +141,8 @@ class HttpServer:
                     ssl=tls.context if tls is not None else None,
                     ssl_handshake_timeout=10.0 if tls is not None else None,
                 )
+                # Before the first read. TLS gives its data in other pieces.
+                transport.max_size = READ_BYTES  # type: ignore[attr-defined]
                 self._connections.add(transport, address)
                 return
             accepted.close()
