@@ -111,7 +111,7 @@ conformance: .venv/.tests system-runtime $(if $(filter 4%,$(COMPAT)),system-rabb
 		$(CONFORMANCE_TESTS) \
 		--ignore tests/broker/test_bench.py
 
-# Malformed and mistimed frames and handshakes: make fuzz N=1000000 SEED=7
+# Malformed and mistimed frames, handshakes and HTTP requests: make fuzz N=1000000 SEED=7
 N ?= 100000
 fuzz: .venv/.tests
 	.venv/bin/python -m tests.faults.fuzz --cases $(N) $(if $(SEED),--seed $(SEED))

@@ -13,7 +13,6 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from aiohttp.http_parser import DeflateBuffer
@@ -22,6 +21,7 @@ from tests.support.blocking_client import Channel
 from tests.support.certificates import Authority
 from tests.support.http_client import HttpApi
 from tests.support.in_process_broker import PATIENCE, InProcessBroker
+from tests.support.raw_sockets import answer, connect
 from warren.broker import BrokerConfig
 from warren.broker.connection.tls import TlsConfig
 from warren.broker.http_api.caller import (
@@ -40,25 +40,6 @@ from warren.broker.management import time_slices
 from warren.broker.store.definitions.definition_rows import PermissionRow, TopicPermissionRow
 
 TAGS = ("", MANAGEMENT, POLICYMAKER, MONITORING, ADMINISTRATOR)
-
-
-def connect(api: HttpApi) -> socket.socket:
-    address = urlsplit(api.base)
-    return socket.create_connection((address.hostname, address.port), timeout=120)
-
-
-def answer(api: HttpApi, data: bytes) -> bytes:
-    """Send bytes, and return all that is answered until the connection ends."""
-    with connect(api) as sock:
-        # The server may have closed the connection before all is sent: EPIPE, ECONNRESET or ENOTCONN.
-        with contextlib.suppress(OSError):
-            sock.sendall(data)
-            sock.shutdown(socket.SHUT_WR)
-        found = b""
-        with contextlib.suppress(ConnectionResetError):
-            while piece := sock.recv(65536):
-                found += piece
-        return found
 
 
 def login(api: HttpApi) -> str:
@@ -246,7 +227,7 @@ def test_a_body_without_an_end_is_refused(api: HttpApi) -> None:
     head = head.replace("PUT", "POST")
     chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
 
-    assert b" 413 " in answer(api, head.encode() + chunk * 11).partition(b"\r\n")[0]
+    assert b" 413 " in answer(api.base, head.encode() + chunk * 11).partition(b"\r\n")[0]
 
 
 @pytest.mark.parametrize(
@@ -261,12 +242,12 @@ def test_a_body_without_an_end_is_refused(api: HttpApi) -> None:
 def test_a_flood_of_headers_is_refused(api: HttpApi, flood: bytes) -> None:
     request = b"GET /api/whoami HTTP/1.1\r\nHost: x\r\n" + login(api).encode() + flood + b"\r\n"
 
-    assert b" 200 " not in answer(api, request).partition(b"\r\n")[0]
+    assert b" 200 " not in answer(api.base, request).partition(b"\r\n")[0]
     assert api.get("whoami")["name"] == "guest"
 
 
 def test_a_long_path_is_refused(api: HttpApi) -> None:
-    found = answer(api, b"GET /api/" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+    found = answer(api.base, b"GET /api/" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")
 
     # The answer may be lost with the connection, which is closed before all was read.
     assert found[:13] in (b"HTTP/1.1 400 ", b"HTTP/1.0 400 ", b"")
@@ -287,7 +268,7 @@ def test_more_slow_clients_than_there_may_be_keep_nobody_out(
     api.get("whoami")
     with contextlib.ExitStack() as stack:
         for _ in range(MOST_CONNECTIONS + 20):
-            sock = stack.enter_context(connect(api))
+            sock = stack.enter_context(connect(api.base))
             with contextlib.suppress(OSError):
                 sock.sendall(beginning)
         for _ in range(3):
@@ -324,7 +305,7 @@ def test_a_stranger_may_send_a_small_body_only(api: HttpApi, coding: str) -> Non
     head = f"POST /api/login HTTP/1.1\r\nHost: x\r\n{coding.replace('%d', str(len(form)))}\r\n\r\n"
     body = form if "Length" in coding else b"%x\r\n" % len(form) + form + b"\r\n0\r\n\r\n"
 
-    assert b" 413 " in answer(api, head.encode() + body).partition(b"\r\n")[0]
+    assert b" 413 " in answer(api.base, head.encode() + body).partition(b"\r\n")[0]
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "GZIP"])
@@ -483,7 +464,7 @@ HIDDEN = b"GET /api/overview HTTP/1.1\r\nHost: x\r\n\r\n"
 def test_a_request_whose_end_is_ambiguous_is_refused(api: HttpApi, headers: bytes) -> None:
     request = b"PUT /api/users/smuggled HTTP/1.1\r\nHost: x\r\n" + login(api).encode() + headers
 
-    found = answer(api, request + b"\r\n0\r\n\r\n" + HIDDEN)
+    found = answer(api.base, request + b"\r\n0\r\n\r\n" + HIDDEN)
 
     assert found.count(b"HTTP/1.1 ") <= 1, "the connection goes on after the refusal"
     assert found[:13] in (b"HTTP/1.1 400 ", b"HTTP/1.0 400 ", b""), found[:200]

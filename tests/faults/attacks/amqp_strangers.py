@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import struct
-from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 from tests.faults.attacks.attack import Target, attack
 from tests.support.frames import CONNECTION_START_OK, frame, long, method, short
 from tests.support.raw_client import PROTOCOL_HEADER, RawClient
+from tests.support.raw_sockets import many_connections, until_it_ends
 
 MANY = 300
 """Sockets of one attack."""
@@ -23,31 +21,6 @@ def start_ok(properties: bytes, *, mechanism: str = "PLAIN", login: bytes = b"\0
     return method(0, CONNECTION_START_OK, arguments)
 
 
-def until_it_ends(sock: socket.socket) -> bytes:
-    """Return all that the broker sends until it ends the connection."""
-    found = b""
-    with contextlib.suppress(ConnectionError):
-        while piece := sock.recv(65536):
-            found += piece
-    return found
-
-
-@contextlib.contextmanager
-def strangers(target: Target, data: bytes) -> Iterator[list[socket.socket]]:
-    """Open many connections that send the same bytes."""
-    address = urlsplit(target.amqp)
-    with contextlib.ExitStack() as stack:
-        found = []
-        for _ in range(MANY):
-            peer = stack.enter_context(
-                socket.create_connection((address.hostname, address.port or 5672), 120)
-            )
-            with contextlib.suppress(OSError):
-                peer.sendall(data)
-            found.append(peer)
-        yield found
-
-
 def is_served(target: Target) -> None:
     with RawClient(target.amqp) as peer:
         peer.connect().close()
@@ -55,26 +28,26 @@ def is_served(target: Target) -> None:
 
 @attack("amqp", "socket", logged_in=False)
 def many_connections_say_nothing(target: Target) -> None:
-    with strangers(target, b""):
+    with many_connections(target.amqp, MANY, b""):
         is_served(target)
 
 
 @attack("amqp", "socket", logged_in=False)
 def many_connections_stop_within_the_protocol_header(target: Target) -> None:
-    with strangers(target, PROTOCOL_HEADER[:5]):
+    with many_connections(target.amqp, MANY, PROTOCOL_HEADER[:5]):
         is_served(target)
 
 
 @attack("amqp", "socket", logged_in=False)
 def many_connections_stop_within_the_login(target: Target) -> None:
     data = PROTOCOL_HEADER + start_ok(b"")
-    with strangers(target, data[:-3]):
+    with many_connections(target.amqp, MANY, data[:-3]):
         is_served(target)
 
 
 @attack("amqp", "socket", logged_in=False)
 def many_connections_speak_http(target: Target) -> None:
-    with strangers(target, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 100) as peers:
+    with many_connections(target.amqp, MANY, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 100) as peers:
         for peer in peers:
             until_it_ends(peer)
     is_served(target)
@@ -93,7 +66,7 @@ def a_login_arrives_byte_by_byte(target: Target) -> None:
 
 @attack("amqp", "login", logged_in=False)
 def many_wrong_passwords(target: Target) -> None:
-    with strangers(target, PROTOCOL_HEADER + start_ok(b"")) as peers:
+    with many_connections(target.amqp, MANY, PROTOCOL_HEADER + start_ok(b"")) as peers:
         is_served(target)
         for peer in peers:
             until_it_ends(peer)
@@ -102,14 +75,14 @@ def many_wrong_passwords(target: Target) -> None:
 @attack("amqp", "login", logged_in=False)
 def long_names_and_passwords(target: Target) -> None:
     login = b"\0" + b"u" * 3900 + b"\0" + b"p" * 3900
-    with strangers(target, PROTOCOL_HEADER + start_ok(b"", login=login)) as peers:
+    with many_connections(target.amqp, MANY, PROTOCOL_HEADER + start_ok(b"", login=login)) as peers:
         for peer in peers:
             until_it_ends(peer)
 
 
 @attack("amqp", "login", logged_in=False)
 def logins_of_zeros(target: Target) -> None:
-    with strangers(target, PROTOCOL_HEADER + start_ok(b"", login=bytes(7900))) as peers:
+    with many_connections(target.amqp, MANY, PROTOCOL_HEADER + start_ok(b"", login=bytes(7900))) as peers:
         for peer in peers:
             until_it_ends(peer)
 
@@ -118,7 +91,7 @@ def logins_of_zeros(target: Target) -> None:
 def client_properties_of_very_many_values(target: Target) -> None:
     field = short("") + b"V"
     properties = field * (7900 // len(field))
-    with strangers(target, PROTOCOL_HEADER + start_ok(properties)) as peers:
+    with many_connections(target.amqp, MANY, PROTOCOL_HEADER + start_ok(properties)) as peers:
         for peer in peers:
             until_it_ends(peer)
 
@@ -128,7 +101,7 @@ def deep_client_properties(target: Target) -> None:
     properties = b""
     while len(properties) < 7800:
         properties = short("") + b"F" + long(properties)
-    with strangers(target, PROTOCOL_HEADER + start_ok(properties)) as peers:
+    with many_connections(target.amqp, MANY, PROTOCOL_HEADER + start_ok(properties)) as peers:
         for peer in peers:
             until_it_ends(peer)
 
@@ -136,13 +109,13 @@ def deep_client_properties(target: Target) -> None:
 @attack("amqp", "number", logged_in=False)
 def frames_that_announce_gigabytes(target: Target) -> None:
     head = struct.pack(">BHI", 1, 0, 2**32 - 1)
-    with strangers(target, PROTOCOL_HEADER + head + bytes(FIRST_FRAME)) as peers:
+    with many_connections(target.amqp, MANY, PROTOCOL_HEADER + head + bytes(FIRST_FRAME)) as peers:
         for peer in peers:
             until_it_ends(peer)
 
 
 @attack("amqp", "socket", logged_in=False)
 def heartbeats_without_a_login(target: Target) -> None:
-    with strangers(target, PROTOCOL_HEADER + frame(8, 0, b"") * 1000) as peers:
+    with many_connections(target.amqp, MANY, PROTOCOL_HEADER + frame(8, 0, b"") * 1000) as peers:
         for peer in peers:
             until_it_ends(peer)

@@ -69,33 +69,30 @@ def fill(peer: RawClient, queue: str, count: int = MESSAGES) -> None:
 # -- names and strings
 
 
-@attack("amqp", "name")
-def binding_keys_of_many_wildcards(target: Target) -> None:
+def publish_past_wildcards(target: Target, binding_keys: list[str]) -> None:
+    """Bind a queue to a topic exchange with these keys, and publish messages with a long key."""
     with target.connect() as peer:
         peer.declare_exchange("attack", "topic")
         queue = peer.declare(exclusive=True)
-        for key in ("#." * 126 + "b", "*.#." * 62 + "b", "#." * 126 + "#"):
-            peer.bind(queue, "attack", key)
-        for _ in range(20):
-            peer.publish("attack", "a." * 126 + "c")
-        peer.sync()
-        peer.call(made(commands.Exchange.Delete, exchange="attack"), 1, commands.Exchange.DeleteOk)
-        peer.close()
-
-
-@attack("amqp", "name")
-def many_long_binding_keys_with_wildcards(target: Target) -> None:
-    with target.connect() as peer:
-        peer.declare_exchange("attack", "topic")
-        queue = peer.declare(exclusive=True)
-        keys = [f"#.{'*.' * (number % 100)}a{number}.#" for number in range(QUEUES)]
-        bound = [made(commands.Queue.Bind, queue=queue, exchange="attack", routing_key=key) for key in keys]
+        bound = [
+            made(commands.Queue.Bind, queue=queue, exchange="attack", routing_key=key) for key in binding_keys
+        ]
         send_all(peer, bound, commands.Queue.BindOk)
         for _ in range(20):
             peer.publish("attack", "a." * 126 + "c")
         peer.sync()
         peer.call(made(commands.Exchange.Delete, exchange="attack"), 1, commands.Exchange.DeleteOk)
         peer.close()
+
+
+@attack("amqp", "name")
+def binding_keys_of_many_wildcards(target: Target) -> None:
+    publish_past_wildcards(target, ["#." * 126 + "b", "*.#." * 62 + "b", "#." * 126 + "#"])
+
+
+@attack("amqp", "name")
+def many_long_binding_keys_with_wildcards(target: Target) -> None:
+    publish_past_wildcards(target, [f"#.{'*.' * (number % 100)}a{number}.#" for number in range(QUEUES)])
 
 
 @attack("amqp", "name")

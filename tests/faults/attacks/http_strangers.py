@@ -4,59 +4,20 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import socket
 import zlib
-from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 from tests.faults.attacks.attack import Target, attack
 from tests.support.http_client import HttpApi
+from tests.support.raw_sockets import answer, connect, many_connections
 
 MANY = 300
 """Sockets of one attack."""
 WRONG = base64.b64encode(b"guest:wrong").decode()
 
 
-@contextlib.contextmanager
-def connected(target: Target) -> Iterator[socket.socket]:
-    address = urlsplit(target.http)
-    with socket.create_connection((address.hostname, address.port or 15672), 120) as peer:
-        yield peer
-
-
-def answer(target: Target, data: bytes) -> bytes:
-    """Send bytes, and return all that is answered until the connection ends."""
-    with connected(target) as peer:
-        with contextlib.suppress(OSError):
-            peer.sendall(data)
-            peer.shutdown(socket.SHUT_WR)
-        return until_it_ends(peer)
-
-
-def until_it_ends(peer: socket.socket) -> bytes:
-    found = b""
-    with contextlib.suppress(ConnectionError):
-        while piece := peer.recv(65536):
-            found += piece
-    return found
-
-
 def status(found: bytes) -> int:
     """Return the status of an answer; 0 if there is none, as the connection was ended first."""
     return int(found[9:12]) if found.startswith(b"HTTP/1.") else 0
-
-
-@contextlib.contextmanager
-def strangers(target: Target, data: bytes) -> Iterator[list[socket.socket]]:
-    """Open many connections that send the same bytes."""
-    with contextlib.ExitStack() as stack:
-        found = []
-        for _ in range(MANY):
-            peer = stack.enter_context(connected(target))
-            with contextlib.suppress(OSError):
-                peer.sendall(data)
-            found.append(peer)
-        yield found
 
 
 def is_served(target: Target) -> None:
@@ -65,25 +26,27 @@ def is_served(target: Target) -> None:
 
 @attack("http", "socket", logged_in=False)
 def many_http_connections_say_nothing(target: Target) -> None:
-    with strangers(target, b""):
+    with many_connections(target.http, MANY, b""):
         is_served(target)
 
 
 @attack("http", "socket", logged_in=False)
 def many_requests_stop_within_the_head(target: Target) -> None:
-    with strangers(target, b"GET /api/whoami HTTP/1.1\r\nHost: x\r\nX: "):
+    with many_connections(target.http, MANY, b"GET /api/whoami HTTP/1.1\r\nHost: x\r\nX: "):
         is_served(target)
 
 
 @attack("http", "socket", logged_in=False)
 def many_requests_stop_within_the_body(target: Target) -> None:
-    with strangers(target, b"POST /api/login HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nusername="):
+    with many_connections(
+        target.http, MANY, b"POST /api/login HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nusername="
+    ):
         is_served(target)
 
 
 @attack("http", "socket", logged_in=False)
 def a_head_arrives_byte_by_byte(target: Target) -> None:
-    with connected(target) as peer, contextlib.suppress(OSError):
+    with connect(target.http) as peer, contextlib.suppress(OSError):
         for byte in b"GET /api/whoami HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 7000 + b"\r\n\r\n":
             peer.sendall(bytes([byte]))
 
@@ -91,14 +54,14 @@ def a_head_arrives_byte_by_byte(target: Target) -> None:
 @attack("http", "socket", logged_in=False)
 def many_requests_in_one_write(target: Target) -> None:
     request = b"GET /api/whoami HTTP/1.1\r\nHost: x\r\n\r\n"
-    found = answer(target, request * 2000)
+    found = answer(target.http, request * 2000)
     assert set(found.split(b"HTTP/1.1 ")[1:][0][:3].split()) <= {b"401", b"400"}
 
 
 @attack("http", "header", logged_in=False)
 def very_many_headers(target: Target) -> None:
     head = b"".join(b"X-%d: y\r\n" % number for number in range(100_000))
-    assert status(answer(target, b"GET /api/whoami HTTP/1.1\r\nHost: x\r\n" + head + b"\r\n")) in (
+    assert status(answer(target.http, b"GET /api/whoami HTTP/1.1\r\nHost: x\r\n" + head + b"\r\n")) in (
         0,
         400,
         431,
@@ -108,7 +71,7 @@ def very_many_headers(target: Target) -> None:
 @attack("http", "header", logged_in=False)
 def long_headers(target: Target) -> None:
     for head in (b"X: " + b"y" * 2_000_000, b"X" * 2_000_000 + b": y"):
-        found = answer(target, b"GET /api/whoami HTTP/1.1\r\nHost: x\r\n" + head + b"\r\n\r\n")
+        found = answer(target.http, b"GET /api/whoami HTTP/1.1\r\nHost: x\r\n" + head + b"\r\n\r\n")
         assert status(found) in (0, 400, 431)
 
 
@@ -117,7 +80,7 @@ def logins_of_full_length(target: Target) -> None:
     for text in (b"u" * 5000 + b":p", b"u:" + b"p" * 5000, b":" * 5000, bytes(5000), b"\xff" * 5000):
         login = base64.b64encode(text)
         head = b"GET /api/whoami HTTP/1.1\r\nHost: x\r\nAuthorization: Basic " + login + b"\r\n\r\n"
-        assert status(answer(target, head)) in (0, 400, 401)
+        assert status(answer(target.http, head)) in (0, 400, 401)
 
 
 @attack("http", "header", logged_in=False)
@@ -132,7 +95,7 @@ def cookies_and_ranges_of_many_parts(target: Target) -> None:
     ):
         for path in (b"/", b"/api/whoami"):
             request = b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n" + name + b": " + value + b"\r\n\r\n"
-            assert status(answer(target, request)) < 500
+            assert status(answer(target.http, request)) < 500
 
 
 @attack("http", "name", logged_in=False)
@@ -143,27 +106,27 @@ def paths_of_very_many_parts(target: Target) -> None:
         b"/api/queues/" + b"%2f" * 2600,
         b"/?" + b"a=b&" * 1900,
     ):
-        assert status(answer(target, b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n")) < 500
+        assert status(answer(target.http, b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n")) < 500
 
 
 @attack("http", "body", logged_in=False)
 def a_body_of_chunks_of_one_byte(target: Target) -> None:
     head = b"POST /api/login HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-    assert status(answer(target, head + b"1\r\na\r\n" * 200_000)) in (0, 400, 413)
+    assert status(answer(target.http, head + b"1\r\na\r\n" * 200_000)) in (0, 400, 413)
 
 
 @attack("http", "body", logged_in=False)
 def a_large_form(target: Target) -> None:
     form = b"a=1&" * 2_400_000
     head = f"POST /api/login HTTP/1.1\r\nHost: x\r\nContent-Length: {len(form)}\r\n\r\n"
-    assert status(answer(target, head.encode() + form)) in (0, 413)
+    assert status(answer(target.http, head.encode() + form)) in (0, 413)
 
 
 @attack("http", "body", logged_in=False)
 def a_compressed_body(target: Target) -> None:
     body = zlib.compress(bytes(200_000_000), wbits=31)
     head = f"POST /api/login HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
-    assert status(answer(target, head.encode() + body)) in (0, 413, 415)
+    assert status(answer(target.http, head.encode() + body)) in (0, 413, 415)
 
 
 @attack("http", "body", logged_in=False)
@@ -177,5 +140,5 @@ def a_large_body_of_a_stranger(target: Target) -> None:
 @attack("http", "login", logged_in=False)
 def many_wrong_http_logins(target: Target) -> None:
     data = f"GET /api/whoami HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {WRONG}\r\n\r\n".encode()
-    with strangers(target, data):
+    with many_connections(target.http, MANY, data):
         is_served(target)

@@ -65,7 +65,9 @@ class MeteredBroker(BrokerProcess):
     def __init__(self, folder: Path, allowed: int) -> None:
         """:param allowed: calls of a turn after which its stack is kept"""
         port = free_port()
-        super().__init__(folder / "data", "--management-port", str(port), "--log-level", "error")
+        # A client that waits for a busy broker, which is slow while it counts, is not refused.
+        options = ("--handshake-timeout", "120", "--log-level", "error", "--management-port", str(port))
+        super().__init__(folder / "data", *options)
         self._http = f"http://127.0.0.1:{port}"
         self._file = folder / "turns"
         self._allowed = allowed
