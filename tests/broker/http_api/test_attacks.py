@@ -21,9 +21,11 @@ from tests.support.blocking_client import Channel
 from tests.support.certificates import Authority
 from tests.support.http_client import HttpApi
 from tests.support.in_process_broker import PATIENCE, InProcessBroker
+from tests.support.polling import wait_until
 from tests.support.raw_sockets import answer, connect
 from warren.broker import BrokerConfig
 from warren.broker.connection.tls import TlsConfig
+from warren.broker.http_api import open_connections
 from warren.broker.http_api.caller import (
     ADMINISTRATOR,
     ANYBODY,
@@ -276,6 +278,46 @@ def test_more_slow_clients_than_there_may_be_keep_nobody_out(
         assert served.broker is not None
         (server,) = served.broker._http
         assert served.call(lambda: len(server._connections)) <= MOST_CONNECTIONS
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        b"",
+        b"GET /api/whoami HTTP/1.1\r\nHost: x\r\n",
+        b"GET /api/version HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+    ids=["silent", "half a head", "after a response"],
+)
+def test_a_connection_on_which_no_request_begins_is_closed(
+    served: InProcessBroker, api: HttpApi, monkeypatch: pytest.MonkeyPatch, beginning: bytes
+) -> None:
+    api.get("whoami")
+    monkeypatch.setattr(open_connections, "HEAD_SECONDS", 0.05)
+    with connect(api.base) as sock:
+        sock.sendall(beginning)
+        while sock.recv(65536):
+            pass
+
+
+def test_a_body_may_take_longer_than_a_head(
+    served: InProcessBroker, api: HttpApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert served.broker is not None
+    (server,) = served.broker._http
+    body = b'{"durable": true}'
+    head = f"PUT /api/queues/%2F/slow HTTP/1.1\r\nHost: x\r\n{login(api)}Content-Length: {len(body)}\r\n\r\n"
+    with connect(api.base) as slow:
+        slow.sendall(head.encode() + body[:5])
+        wait_until(
+            lambda: len(server._connections) == 1 and not server._connections._deadlines,
+            "its head has arrived",
+        )
+        monkeypatch.setattr(open_connections, "HEAD_SECONDS", 0.05)
+        with connect(api.base) as silent:
+            assert silent.recv(1) == b""
+        slow.sendall(body[5:])
+        assert slow.recv(13) == b"HTTP/1.1 201 "
 
 
 def test_the_address_with_the_most_connections_gives_way() -> None:

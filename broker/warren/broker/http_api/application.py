@@ -17,8 +17,9 @@ from warren.broker.http_api.api_error import ApiError, from_amqp, from_refusal, 
 from warren.broker.http_api.call import Call, Handler, Response
 from warren.broker.http_api.caller import ANYBODY, MANAGEMENT, Authenticator, Caller, parse_credentials
 from warren.broker.http_api.json_body import DEFINITIONS_BODY
-from warren.broker.http_api.open_connections import QUIET_LOGGER, OpenConnections
+from warren.broker.http_api.open_connections import HEAD_SECONDS, QUIET_LOGGER, OpenConnections
 from warren.broker.http_api.page import page_files
+from warren.broker.http_api.request_times import request_times
 from warren.broker.http_api.routes import ROUTES, Route
 from warren.broker.http_api.statistics_json import Statistics
 from warren.broker.management.json_encoding import encode, encode_in_steps
@@ -309,7 +310,9 @@ async def start(
 ) -> web.AppRunner:
     """Create the application, and return its runner, whose `server` serves sockets."""
     service = _Service(management, statistics, connections)
-    app = web.Application(client_max_size=DEFINITIONS_BODY.bytes, middlewares=[_errors])
+    app = web.Application(
+        client_max_size=DEFINITIONS_BODY.bytes, middlewares=[request_times(connections), _errors]
+    )
     await run_in_slices(_add_routes(app, service))
     if management.config.management_page:
         page_files.add_routes(app)
@@ -319,7 +322,7 @@ async def start(
         handle_signals=False,
         # By default the library unpacks a compressed body as it arrives, even if the request is refused.
         auto_decompress=False,
-        keepalive_timeout=75.0,
+        keepalive_timeout=HEAD_SECONDS,
         lingering_time=2.0,
         logger=QUIET_LOGGER,
     )

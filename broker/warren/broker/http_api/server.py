@@ -144,6 +144,7 @@ class HttpServer:
                 # Before the first read. TLS gives its data in other pieces.
                 transport.max_size = READ_BYTES  # type: ignore[attr-defined]
                 self._connections.add(transport, address)
+                self._connections.await_request(transport)
                 return
             accepted.close()
         except Exception:

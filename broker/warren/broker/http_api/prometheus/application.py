@@ -11,10 +11,11 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from warren.broker.http_api.open_connections import QUIET_LOGGER, OpenConnections
+from warren.broker.http_api.open_connections import HEAD_SECONDS, QUIET_LOGGER, OpenConnections
 from warren.broker.http_api.prometheus.exporter import Exporter
 from warren.broker.http_api.prometheus.exposition import CONTENT_TYPE, AnyFamily, encode_in_steps
 from warren.broker.http_api.prometheus.object_metrics import Selection
+from warren.broker.http_api.request_times import request_times
 from warren.broker.management.management import Management
 from warren.broker.management.statistics.collector import Collector
 from warren.broker.management.time_slices import SLICE_SECONDS, run_in_slices
@@ -100,7 +101,7 @@ async def start(management: Management, collector: Collector, connections: OpenC
         finally:
             connections.end(request.transport)
 
-    app = web.Application(middlewares=[count])
+    app = web.Application(middlewares=[request_times(connections), count])
     for path, handler in (
         ("/metrics", endpoint.aggregated),
         ("/metrics/per-object", endpoint.per_object),
@@ -113,7 +114,7 @@ async def start(management: Management, collector: Collector, connections: OpenC
         handle_signals=False,
         # By default the library unpacks a compressed body as it arrives, even if the request is refused.
         auto_decompress=False,
-        keepalive_timeout=75.0,
+        keepalive_timeout=HEAD_SECONDS,
         lingering_time=2.0,
         logger=QUIET_LOGGER,
     )
