@@ -96,8 +96,6 @@ def test_a_delay_of_years(timed: Channel, inprocess: InProcessBroker, queue: str
         (integer(-100), 0),
         (text("soon"), 0),
         (text(""), 0),
-        (b"d" + struct.pack(">d", float("nan")), 0),
-        (b"d" + struct.pack(">d", float("inf")), 0),
         (b"t\x01", 0),
         (b"V", 0),
     ],

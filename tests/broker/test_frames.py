@@ -23,6 +23,7 @@ from warren.wire.field_tables import MAX_LOGIN_VALUES, MAX_VALUES
 NAN = struct.pack(">d", float("nan"))
 INFINITY = struct.pack(">f", float("-inf"))
 NOT_FINITE = "SYNTAX_ERROR - field table with a number that is not finite"
+NOT_FINITE_HEADER = "SYNTAX_ERROR - a header with a number that is not finite"
 
 
 def table(content: bytes) -> bytes:
@@ -40,6 +41,11 @@ BODY_EXPECTED = "expected content body, got non content body frame instead"
 
 def method(class_id: int, method_id: int, arguments: bytes = b"", channel: int = 1) -> bytes:
     return raw_frame(1, channel, struct.pack(">HH", class_id, method_id) + arguments)
+
+
+def published_with(headers: bytes) -> bytes:
+    """Return the frames of an empty message with an encoded header table, given without its length."""
+    return PUBLISH + raw_frame(2, 1, struct.pack(">HHQH", 60, 0, 0, 0x2000) + table(headers))
 
 
 @pytest.mark.parametrize(
@@ -182,6 +188,8 @@ def test_a_protocol_violation_closes_the_connection(
             "SYNTAX_ERROR - the header table is malformed",
             (60, 40),
         ),
+        (published_with(b"\1ad" + NAN), 502, NOT_FINITE_HEADER, (60, 40)),
+        (published_with(b"\1aF" + table(b"\1bA" + table(b"f" + INFINITY))), 502, NOT_FINITE_HEADER, (60, 40)),
     ],
     ids=[
         "method",
@@ -194,6 +202,8 @@ def test_a_protocol_violation_closes_the_connection(
         "more-properties",
         "flags",
         "headers",
+        "nan-in-headers",
+        "infinity-in-headers",
     ],
 )
 def test_frames_that_crash_rabbitmq_are_refused_with_an_error(

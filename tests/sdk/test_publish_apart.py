@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from math import nan
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ async def test_a_header_that_cannot_be_encoded_fails_no_other_publish(make_app: 
     app = make_app()
     app.declare(Queue(name))
     async with app:
-        for headers in ({"n": {1: 2}}, {"n": object()}, {"n": 2**70}, {"\ud800": 1}, endless):
+        for headers in ({"n": {1: 2}}, {"n": object()}, {"n": 2**70}, {"n": nan}, {"\ud800": 1}, endless):
             with pytest.raises(ConfigError, match="cannot be written to the wire"):
                 await app.publish(b"0", key=name, headers=headers)
             with pytest.raises(ConfigError, match="cannot be written to the wire"):

@@ -1,12 +1,18 @@
-"""Generators of encoded field tables and of properties, as any client may send them: odd names, all types, duplicates."""
+"""Generators of encoded field tables and of properties, as any client may send them: odd names, all types, duplicates.
+
+Numbers are finite: brokers refuse NaN and infinity.
+"""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from hypothesis import strategies as st
 
+from warren.wire.field_tables import Field, Value
 from warren.wire.properties import Properties
 
 SHORT = st.binary(max_size=30)
@@ -37,7 +43,7 @@ _FLAT = st.one_of(
     st.binary(min_size=4, max_size=4).map(lambda data: b"I" + data),
     st.binary(min_size=8, max_size=8).map(lambda data: b"l" + data),
     st.binary(min_size=8, max_size=8).map(lambda data: b"T" + data),
-    st.binary(min_size=8, max_size=8).map(lambda data: b"d" + data),
+    st.floats(allow_nan=False, allow_infinity=False).map(lambda number: b"d" + struct.pack(">d", number)),
     st.binary(min_size=5, max_size=5).map(lambda data: b"D" + data),
     st.just(b"V"),
 )
@@ -58,6 +64,19 @@ VALUES = st.recursive(
 """Encoded values of fields, with their type letters."""
 TABLES = st.lists(st.tuples(NAMES, VALUES), max_size=6).map(_table)
 """Encoded field tables, without their lengths. A name may be in one twice."""
+
+
+def finite_values(fields: Mapping[str, Field]) -> bool:
+    """Return False if NaN or an infinite number is in the fields of a decoded table, at any depth."""
+    return all(_finite(field.value) for field in fields.values())
+
+
+def _finite(value: Value) -> bool:
+    if isinstance(value, float):
+        return isfinite(value)
+    if isinstance(value, dict):
+        return all(map(_finite, value.values()))
+    return all(map(_finite, value)) if isinstance(value, list) else True
 
 
 def properties_with(headers: st.SearchStrategy[Any]) -> st.SearchStrategy[Properties]:

@@ -18,6 +18,7 @@ from pamqp import decode as pamqp_decode
 from pamqp import encode as pamqp_encode
 from pamqp.common import FieldTable
 
+from tests.support.field_values import finite_values
 from tests.support.tiers import examples
 from warren.wire.content import MalformedProperties, walk_table
 from warren.wire.field_tables import (
@@ -44,7 +45,7 @@ SCALARS: st.SearchStrategy[Value] = (
     st.none()
     | st.booleans()
     | st.integers(-(2**63), 2**63 - 1)
-    | st.floats(allow_nan=False)
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text()
     | st.binary()
     | DECIMALS
@@ -70,6 +71,22 @@ def well_formed(table: bytes) -> bool:
     except (MalformedProperties, IndexError, struct.error):
         return False
     return True
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize(("kind", "encoding"), [(b"d", ">d"), (b"f", ">f")])
+def test_a_number_that_is_not_finite_is_read_but_not_taken(number: float, kind: bytes, encoding: str) -> None:
+    encoded = kind + struct.pack(encoding, number)
+    assert repr(decode(b"\1a" + encoded)) == repr({"a": number})
+    assert not well_formed(b"\1a" + encoded)
+    inner = b"A" + struct.pack(">I", len(encoded)) + encoded
+    assert not well_formed(b"\1a" + inner)
+
+
+@pytest.mark.parametrize("number", [0.0, -1.5, 3.4028234663852886e38, -3.4028234663852886e38, 1e-45])
+@pytest.mark.parametrize(("kind", "encoding"), [(b"d", ">d"), (b"f", ">f")])
+def test_finite_numbers_are_taken(number: float, kind: bytes, encoding: str) -> None:
+    assert well_formed(b"\1a" + kind + struct.pack(encoding, number))
 
 
 @given(TABLES)
@@ -160,7 +177,18 @@ def test_integers_are_encoded_in_the_smallest_width() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [Decimal("-1"), Decimal(2**32), Decimal("NaN"), Decimal("1E-300"), 2**63, -(2**63) - 1, Timestamp(-1)],
+    [
+        Decimal("-1"),
+        Decimal(2**32),
+        Decimal("NaN"),
+        Decimal("1E-300"),
+        2**63,
+        -(2**63) - 1,
+        Timestamp(-1),
+        float("nan"),
+        float("-inf"),
+        [float("inf")],
+    ],
 )
 def test_what_no_type_can_hold_is_refused(value: Value) -> None:
     with pytest.raises(ValueError, match="field table cannot hold"):
@@ -219,16 +247,17 @@ def test_a_truncated_table_is_malformed_or_ends_between_fields(table: dict[str, 
 @given(st.binary(max_size=60) | st.lists(st.sampled_from(list(b"\0\1\2\3aAFSxItTVD\xff"))).map(bytes))
 @settings(deadline=None, max_examples=examples(400))
 def test_any_bytes_are_a_table_or_a_table_error(encoded: bytes) -> None:
-    """The validation that a broker does instead of decoding has the same verdict."""
+    """The validation that a broker does instead of decoding has the same verdict, but refuses NaN and infinity."""
     try:
         fields = decode_fields(encoded)
     except TableError:
         assert not well_formed(encoded)
     else:
-        assert well_formed(encoded)
+        assert well_formed(encoded) == finite_values(fields)
         assert (
             decode(join(fields)) == {name: field.value for name, field in fields.items()}
             or b"\xff" in encoded
+            or not well_formed(encoded)
         )
 
 

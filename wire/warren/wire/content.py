@@ -94,10 +94,11 @@ class RoutingProperties:
         """Parse the properties in `data[start:end]` that `flags` announces.
 
         Headers are validated, too. Malformed ones would otherwise cause an error only at a consumer, or when the
-        message is dead-lettered.
+        message is dead-lettered. NaN and infinite numbers, which JSON cannot write, are refused; RabbitMQ closes the
+        connection on them with an internal error.
 
         :raises MalformedProperties: if the properties are shorter or longer than the frame, or if the headers are not a
-            valid field table
+            valid field table, or have a number that is not finite
         """
         self.delivery_mode = 0
         self.priority = 0
@@ -171,7 +172,7 @@ def walk_table(data: bytes, start: i64, end: i64, depth: i64) -> None:
     """Validate that `data[start:end]` is a field table, without decoding its values.
 
     :param depth: number of tables and arrays around the table
-    :raises MalformedProperties: if it is malformed
+    :raises MalformedProperties: if it is malformed, or has a number that is not finite
     :raises IndexError: or struct.error, if it ends early
     """
     p: i64 = start
@@ -184,7 +185,7 @@ def walk_value(data: bytes, start: i64, end: i64, depth: i64) -> i64:
 
     :param end: end of the table or array that contains the value
     :param depth: number of tables and arrays around the value
-    :raises MalformedProperties: if the value is malformed
+    :raises MalformedProperties: if the value is malformed, or has a number that is not finite
     :raises IndexError: or struct.error, if it ends early
     """
     if start >= end:
@@ -208,10 +209,18 @@ def walk_value(data: bytes, start: i64, end: i64, depth: i64) -> i64:
         width = _WIDTHS.get(kind)
         if width is None:
             raise MalformedProperties("the header table is malformed")
+        if (kind == 0x64 or kind == 0x66) and not _finite(data, p, kind):  # d, f
+            raise MalformedProperties("a header with a number that is not finite")
         p += width
     if p > end:
         raise MalformedProperties("the header table is malformed")
     return p
+
+
+def _finite(data: bytes, start: i64, kind: i64) -> bool:
+    """Return False if all bits of the exponent of the float at `data[start]` are set: NaN or an infinite number."""
+    least: i64 = 0xF0 if kind == 0x64 else 0x80
+    return data[start] & 0x7F != 0x7F or data[start + 1] < least
 
 
 def skip_strings(data: bytes, start: i64, flags: i64, first: i64, second: i64) -> i64:

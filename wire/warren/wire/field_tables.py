@@ -215,7 +215,7 @@ def encode(table: dict[str, Value]) -> bytes:
 
     Integers become `I` if they fit in 32 bits, else `l`, as does each `LongInteger`.
 
-    :raises ValueError: for a name longer than 255 bytes, or a number that no type can hold
+    :raises ValueError: for a name longer than 255 bytes, or a number that no type can hold or that is not finite
     """
     return b"".join(name_bytes(name) + encode_value(value) for name, value in table.items())
 
@@ -250,7 +250,7 @@ def name_bytes(name: str) -> bytes:
 def encode_value(value: Value) -> bytes:
     """Encode a value with its type letter in front.
 
-    :raises ValueError: for a number that no type can hold
+    :raises ValueError: for a number that no type can hold or that is not finite
     """
     if value is None:
         return b"V"
@@ -269,6 +269,8 @@ def encode_value(value: Value) -> bytes:
             raise ValueError(f"a field table cannot hold the integer {value}: it has to fit in 64 bits")
         return b"l" + _LONG.pack(value)
     if isinstance(value, float):
+        if not isfinite(value):
+            raise ValueError(f"a field table cannot hold {value}: brokers refuse a number that is not finite")
         return b"d" + _FIXED["d"].pack(value)
     if isinstance(value, str):
         encoded = value.encode("utf-8", "surrogateescape")
