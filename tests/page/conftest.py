@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(starts_processes: None) -> Iterator[Browser]:
-    """Start Chromium for all tests of a process: each has a context of its own."""
+    """Start Chromium for the tests of a module: each has a context of its own.
+
+    While it runs, this thread has a running event loop: asynchronous tests of other modules would fail.
+    """
     from tests.site.browser import chromium
 
     with chromium() as started:

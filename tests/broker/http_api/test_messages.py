@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 
 from tests.support.blocking_client import Channel
-from tests.support.http_client import HttpApi
+from tests.support.http_client import Answer, HttpApi
 from tests.support.in_process_broker import InProcessBroker
+from warren.broker.http_api.message_json import BASE64_STEP
+from warren.broker.model.vhost.bulk_publish import BULK_COPIES
+from warren.wire.field_tables import MAX_VALUES
 
 COUNT = 100
 BODIES = [str(number).encode() for number in range(COUNT)]
@@ -130,3 +135,87 @@ def test_null_is_refused_in_headers_and_arguments(api: HttpApi, value: object) -
     ):
         found = api.ask(method, path, body)
         assert (found.status, found.body["reason"]) == (400, "null_not_allowed")
+
+
+@pytest.mark.parametrize(
+    "size", [0, 1, 2, 3, BASE64_STEP // 4 * 3, BASE64_STEP // 4 * 3 + 1, BASE64_STEP + 5]
+)
+def test_a_payload_in_base64_arrives_as_it_is(api: HttpApi, size: int) -> None:
+    api.put("queues/%2f/q")
+    payload = base64.b64encode(bytes(size)).decode()
+    assert published(api, payload).body == {"routed": True}
+    (found,) = api.ask("POST", "queues/%2f/q/get", asked("ack_requeue_false") | {"encoding": "base64"}).body
+    assert (found["payload"], found["payload_bytes"]) == (payload, size)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "=",
+        "QQ",
+        "QQ=",
+        "QQ==QQ==",
+        "Q===",
+        "QQ==" + "A" * BASE64_STEP,
+        "A" * BASE64_STEP + "Q",
+        "!" * BASE64_STEP,
+    ],
+)
+def test_what_is_no_base64_is_refused(api: HttpApi, payload: str) -> None:
+    found = published(api, payload)
+    assert (found.status, found.body["reason"]) == (400, ["not_base64", payload[:100]])
+
+
+def published(api: HttpApi, payload: str) -> Answer:
+    message = {"routing_key": "q", "properties": {}, "payload": payload, "payload_encoding": "base64"}
+    return api.ask("POST", "exchanges/%2f/amq.default/publish", message)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_message_for_very_many_queues_is_put_into_them_in_slices(
+    served: InProcessBroker, api: HttpApi, channel: Channel, full: bool
+) -> None:
+    names = [f"q{number}" for number in range(BULK_COPIES + 1)]
+    for name in names:
+        channel.declare(name, exclusive=True)
+        channel.bind(name, "amq.fanout")
+    if full:
+        channel.declare("full", exclusive=True, x_max_length=0, x_overflow="reject-publish")
+        channel.bind("full", "amq.fanout")
+    work = served.virtual_host().bulk_work
+    work.slice_seconds = 0
+    slices = work.slices
+    message = {"routing_key": "", "properties": {}, "payload": "x", "payload_encoding": "string"}
+
+    found = api.ask("POST", "exchanges/%2f/amq.fanout/publish", message)
+
+    assert work.slices > slices
+    assert found.status == (400 if full else 200), found
+    assert [channel.ready(name) for name in names] == [1] * len(names)
+
+
+def test_arguments_have_as_many_values_as_over_amqp(api: HttpApi) -> None:
+    api.put("exchanges/%2f/e", {"type": "headers"})
+    api.put("queues/%2f/q")
+
+    def bound(count: int) -> int:
+        arguments = {f"h{number}": number for number in range(count)}
+        return api.ask("POST", "bindings/%2f/e/e/q/q", {"routing_key": "", "arguments": arguments}).status
+
+    assert bound(MAX_VALUES) == 201
+    assert bound(MAX_VALUES + 1) == 400
+
+
+def test_very_many_headers_arrive(api: HttpApi, channel: Channel) -> None:
+    channel.declare("q")
+    headers = {f"h{number}": number for number in range(9_000)} | {"inner": [{"a": [True, "x"]}, 1.5]}
+    message = {
+        "routing_key": "q",
+        "properties": {"headers": headers},
+        "payload": "",
+        "payload_encoding": "string",
+    }
+    assert api.ask("POST", "exchanges/%2f/amq.default/publish", message).body == {"routed": True}
+    got = channel.get("q")
+    assert got is not None
+    assert got.headers == headers

@@ -53,6 +53,8 @@ def parse_in_steps(text: bytes, most: int) -> Generator[None, None, Json]:
     """
     try:
         source = text.decode()
+        # To decode 10 MB takes some milliseconds.
+        yield
         # A text can have half of a surrogate pair only by an escape.
         parser = _Parser(source, "\\u" in source)
         at = parser.skip(0)

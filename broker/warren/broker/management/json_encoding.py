@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from math import isinf
 from typing import Final
 
@@ -57,6 +57,22 @@ def encode_in_steps(value: Json, *, ascii_only: bool = False) -> Generator[None,
     text = _Text(COMPACT_ASCII if ascii_only else COMPACT)
     yield from _encode(value, text)
     return text.parts()
+
+
+def join_in_steps(items: Sequence[bytes]) -> Generator[None, None, list[bytes]]:
+    """Return parts of the text of a list, whose items are encoded, as the value of a generator that yields after each."""
+    parts: list[bytes] = []
+    some: list[bytes] = []
+    size = 0
+    for item in items:
+        some.append(item)
+        size += len(item) + 1
+        if size >= PART:
+            parts.append((b"," if parts else b"[") + b",".join(some))
+            some, size = [], 0
+            yield
+    parts.append(b"," + b",".join(some) if parts and some else b"" if parts else b"[" + b",".join(some))
+    return [*parts, b"]"]
 
 
 class _Text:

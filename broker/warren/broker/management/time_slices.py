@@ -87,6 +87,16 @@ async def run_in_slices(
         SWITCH_INTERVAL.restore()
 
 
+def run_at_once(work: Generator[None, None, Result]) -> Result:
+    """Run a generator to its end without a pause, because there is little to do, and return the value that it returns."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            result: Result = done.value
+            return result
+
+
 def sort_in_steps(
     items: Iterable[Item], key: Callable[[Item], Any] | None = None, *, reverse: bool = False
 ) -> Generator[None, None, list[Item]]:

@@ -10,7 +10,7 @@ import struct
 from typing import Final, NamedTuple
 
 from warren.broker.http_api.api_error import bad_request
-from warren.broker.http_api.message_json import OCTETS, payload_bytes
+from warren.broker.http_api.message_json import OCTETS, payload_in_steps
 from warren.broker.http_api.messages.dead_letter import (
     ATTEMPT,
     DEAD_ERROR,
@@ -25,8 +25,9 @@ from warren.broker.http_api.messages.dead_letter import (
     REPLAYED,
     DeadLetter,
 )
-from warren.broker.http_api.table_json import encode_arguments
+from warren.broker.http_api.table_json import table_in_steps
 from warren.broker.management.request import Json
+from warren.broker.management.time_slices import run_at_once
 from warren.wire import field_tables
 from warren.wire import properties as properties_codec
 from warren.wire.content import join_content
@@ -111,10 +112,10 @@ class LetterEdit(NamedTuple):
                 raise bad_request(f"the property {name} must be {'a number' if wanted is int else 'a text'}")
         body = None
         if "payload" in given:
-            body = payload_bytes(given["payload"], given.get("payload_encoding", "string"))
-        fields = field_tables.decode_fields(
-            encode_arguments({name: value for name, value in headers.items() if value is not None})
-        )
+            encoding = given.get("payload_encoding", "string")
+            body = run_at_once(payload_in_steps(given["payload"], encoding))
+        set_headers = {name: value for name, value in headers.items() if value is not None}
+        fields = run_at_once(table_in_steps(set_headers)).fields
         return cls(
             body,
             {name: fields.get(name) for name in headers},

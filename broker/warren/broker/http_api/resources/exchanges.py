@@ -13,18 +13,21 @@ from warren.broker.http_api.api_error import (
 )
 from warren.broker.http_api.call import CREATED, NO_CONTENT, Call, Response
 from warren.broker.http_api.listing_response import list_objects
-from warren.broker.http_api.message_json import content, payload_bytes
+from warren.broker.http_api.message_json import content_in_steps, payload_in_steps
 from warren.broker.http_api.message_stats import exchange_statistics
 from warren.broker.http_api.table_json import encode_arguments, table_json
 from warren.broker.management.json_values import name_text
 from warren.broker.management.request import Json
+from warren.broker.management.time_slices import run_in_slices
 from warren.broker.model.exchange.exchange import Exchange
 from warren.broker.model.exchange.exchange_types import check_type
 from warren.broker.model.exchange.headers import cc_and_bcc_keys
 from warren.broker.model.message import Message
-from warren.broker.model.queue.queue import REJECTED, STORED
+from warren.broker.model.queue.queue import REJECTED, STORED, Queue
 from warren.broker.model.server_names import LONGEST_NAME
+from warren.broker.model.vhost.bulk_publish import BULK_COPIES, BulkFanOut
 from warren.broker.model.vhost.declarations import Declarations
+from warren.broker.model.vhost.vhost import VirtualHost
 from warren.wire.reply_codes import AmqpError
 
 DEFAULT = "amq.default"
@@ -133,26 +136,47 @@ async def delete(call: Call) -> Response:
     return Response(NO_CONTENT)
 
 
-async def publish(call: Call) -> Response:
-    """Publish a message; answer whether it was routed to a queue, when it is on disk if it is persistent.
+def _find_for_publish(call: Call) -> tuple[Declarations, Exchange]:
+    """Return the virtual host and the exchange that the path names.
 
-    :raises ApiError: 400 if a queue refused it, because it is full, or during a resource alarm.
+    :raises ApiError: 404 if there is none of that name, 400 during a resource alarm.
     """
     topology = call.declarations()
     exchange = topology.vhost.exchanges.get(exchange_name(call))
     if exchange is None:
         raise not_found("exchange_not_found")
     call.refuse_alarm()
+    return topology, exchange
+
+
+async def _deliver(vhost: VirtualHost, queues: list[Queue], message: Message) -> int:
+    """Put a message into queues, into very many as bulk work; return ACCEPTED, STORED or REJECTED."""
+    if len(queues) <= BULK_COPIES or vhost.capture is not None:
+        return vhost.deliver(queues, message)
+    job = BulkFanOut(vhost, queues, message)
+    vhost.bulk_work.run(vhost.publish_lane, job.step, job.end)
+    await vhost.bulk_work.finished(vhost.publish_lane)
+    return job.outcome
+
+
+async def publish(call: Call) -> Response:
+    """Publish a message; answer whether it was routed to a queue, when it is on disk if it is persistent.
+
+    :raises ApiError: 400 if a queue refused it, because it is full, or during a resource alarm.
+    """
+    _find_for_publish(call)
     body = call.body("routing_key", "properties", "payload", "payload_encoding")
     if not isinstance(body["routing_key"], str):
         raise bad_request("routing_key must be a text")
     key = body["routing_key"].encode("utf-8", "surrogateescape")
     if len(key) > LONGEST_NAME:
         raise bad_request("routing_key is longer than 255 bytes")
-    payload = payload_bytes(body["payload"], body["payload_encoding"])
+    payload = await run_in_slices(payload_in_steps(body["payload"], body["payload_encoding"]))
     if len(payload) > call.node.settings.max_message_size:
         raise bad_request(f"the payload is larger than {call.node.settings.max_message_size} bytes")
-    encoded, properties = content(body["properties"], payload)
+    encoded, properties = await run_in_slices(content_in_steps(body["properties"], payload))
+    # Again: it may have been deleted meanwhile.
+    topology, exchange = _find_for_publish(call)
     message = Message(exchange.name, key, encoded, len(payload), 1)
     message.persistent = properties.get("delivery_mode") == 2
     priority = properties.get("priority", 0)
@@ -188,7 +212,7 @@ async def publish(call: Call) -> Response:
         exchange.unroutable_dropped += 1
         counts.dropped_unroutable += 1
         return Response(body={"routed": False})
-    outcome = topology.vhost.deliver(queues, message)
+    outcome = await _deliver(topology.vhost, queues, message)
     if outcome == STORED:
         await call.synced()
     if outcome == REJECTED:
