@@ -95,6 +95,29 @@ def many_long_binding_keys_with_wildcards(target: Target) -> None:
     publish_past_wildcards(target, [f"#.{'*.' * (number % 100)}a{number}.#" for number in range(QUEUES)])
 
 
+@attack("amqp", "header")
+def many_long_keys_in_cc_meet_many_wildcards(target: Target) -> None:
+    keys = b"".join(b"S" + long(b"a." * 120 + b"%d" % number) for number in range(500))
+    with target.connect() as peer:
+        peer.declare_exchange("attack", "topic")
+        queue = peer.declare(exclusive=True)
+        bound = [
+            made(
+                commands.Queue.Bind,
+                queue=queue,
+                exchange="attack",
+                routing_key=f"#.{'*.' * (number % 100)}a{number}.#",
+            )
+            for number in range(QUEUES)
+        ]
+        send_all(peer, bound, commands.Queue.BindOk)
+        for _ in range(3):
+            peer.send_bytes(publish_with_headers(short("CC") + b"A" + long(keys), exchange="attack"))
+        peer.sync()
+        peer.call(made(commands.Exchange.Delete, exchange="attack"), 1, commands.Exchange.DeleteOk)
+        peer.close()
+
+
 @attack("amqp", "name")
 def many_queues_with_long_names(target: Target) -> None:
     with target.connect() as peer:

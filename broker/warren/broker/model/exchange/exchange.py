@@ -244,14 +244,11 @@ class Exchange:
                 for binding, pattern in self.header_patterns.items()
                 if pattern.matches(given)
             ]
-        found: list[Union[Queue, Exchange]] = []  # noqa: UP007
         # A message with thousands of keys in CC may have the same one in all of them.
-        for key in keys if len(keys) == 1 else dict.fromkeys(keys):
-            if self.matching_type == b"topic":
-                found.extend(self.topic.match(key))  # type: ignore[arg-type]
-            else:
-                found.extend([binding.destination for binding in self.direct.get(key, ())])
-        return found
+        distinct = keys if len(keys) == 1 else list(dict.fromkeys(keys))
+        if self.matching_type == b"topic":
+            return list(self.topic.match(distinct))  # type: ignore[arg-type]
+        return [binding.destination for key in distinct for binding in self.direct.get(key, ())]
 
     @property
     def inspects_message(self) -> bool:
