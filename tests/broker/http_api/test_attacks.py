@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from aiohttp.http_parser import DeflateBuffer
+from aiohttp.web_protocol import RequestHandler
 
 from tests.support.certificates import Authority
 from tests.support.http_client import HttpApi
@@ -37,6 +38,7 @@ from warren.broker.http_api.json_body import STEP
 from warren.broker.http_api.message_json import properties_json
 from warren.broker.http_api.open_connections import MOST_CONNECTIONS, OpenConnections
 from warren.broker.http_api.routes import ROUTES, Route
+from warren.broker.http_api.server import READ_BYTES
 from warren.broker.management import time_slices
 from warren.broker.store.definitions.definition_rows import PermissionRow, TopicPermissionRow
 
@@ -563,6 +565,38 @@ def test_only_the_configured_versions_of_tls_are_served(
                 found.append("refused")
 
     assert found == ["refused", "TLSv1.3"]
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_few_bytes_are_read_at_a_time(
+    scheme: str,
+    api: HttpApi,
+    encrypted: InProcessBroker,
+    authority: Authority,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each byte of a body may be a chunk of its own, whose decoding takes ten calls."""
+    sizes: list[int] = []
+    feed = RequestHandler.data_received
+
+    def feed_and_note(self: RequestHandler, data: bytes) -> None:
+        sizes.append(len(data))
+        feed(self, data)
+
+    monkeypatch.setattr(RequestHandler, "data_received", feed_and_note)
+    request = b"POST /api/login HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" + bytes(1_000_000)
+    if scheme == "http":
+        assert answer(api.base, request).startswith(b"HTTP/1.1 413 ")
+    else:
+        assert encrypted.broker is not None
+        port = encrypted.broker.management_addresses[0].port
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as sock,
+            authority.client().wrap_socket(sock, server_hostname="localhost") as secure,
+        ):
+            secure.sendall(request)
+            assert secure.recv(13) == b"HTTP/1.1 413 "
+    assert max(sizes) <= READ_BYTES
 
 
 def test_a_plain_request_to_the_encrypted_port_is_not_answered(encrypted: InProcessBroker) -> None:

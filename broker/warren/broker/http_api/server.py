@@ -141,8 +141,7 @@ class HttpServer:
                     ssl=tls.context if tls is not None else None,
                     ssl_handshake_timeout=10.0 if tls is not None else None,
                 )
-                # Before the first read. TLS gives its data in other pieces.
-                transport.max_size = READ_BYTES  # type: ignore[attr-defined]
+                _limit_reads(transport)
                 self._connections.add(transport, address)
                 self._connections.await_request(transport)
                 return
@@ -169,6 +168,18 @@ class HttpServer:
             return runner
         finally:
             self._starting = None
+
+
+def _limit_reads(transport: Any) -> None:
+    """Have a transport read READ_BYTES at a time: it has no public setting for that, in no version of Python."""
+    tls = getattr(transport, "_ssl_protocol", None)
+    if tls is None:
+        transport.max_size = READ_BYTES
+    else:
+        # It reads what fits into its buffer, and passes on at once what that contains.
+        tls.max_size = READ_BYTES
+        tls._ssl_buffer = bytearray(READ_BYTES)
+        tls._ssl_buffer_view = memoryview(tls._ssl_buffer)
 
 
 def _ignore() -> None:
