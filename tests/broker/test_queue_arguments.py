@@ -162,6 +162,25 @@ def test_arguments_of_another_queue_type_are_refused(peer: RawClient, name: str,
     )
 
 
+@pytest.mark.parametrize(
+    ("fields", "further"),
+    [
+        ([], ("x-quorum-initial-group-size", integer(3))),
+        ([], ("x-dead-letter-strategy", text("at-most-once"))),
+        ([], ("x-max-in-memory-length", integer(4))),
+        ([QUORUM], ("x-max-priority", integer(3))),
+        ([QUORUM], ("x-queue-mode", text("lazy"))),
+        ([QUORUM], ("x-queue-version", integer(2))),
+    ],
+)
+def test_a_redeclaration_may_have_arguments_of_another_queue_type(
+    peer: RawClient, name: str, fields: list[Field], further: Field
+) -> None:
+    assert declare(peer, name, *fields, flags=DURABLE) == name
+    assert declare(peer, name, *fields, further, flags=DURABLE) == name
+    peer.call(made(commands.Queue.Delete, queue=name), 1, commands.Queue.DeleteOk)
+
+
 def test_classic_queues_can_have_a_delivery_limit(peer: RawClient, name: str, server: Behaviour) -> None:
     """Unlike in RabbitMQ, whose classic queues have no delivery limit."""
     found = declare(peer, name, ("x-delivery-limit", integer(5)))

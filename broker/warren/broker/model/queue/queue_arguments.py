@@ -128,7 +128,7 @@ OTHER_TYPES = {
 The key is True for a quorum queue, False for a classic queue.
 """
 
-QUEUE_EQUIVALENCE_ARGUMENTS = (
+_EQUIVALENCE = (
     "x-expires",
     "x-message-ttl",
     "x-dead-letter-exchange",
@@ -151,9 +151,14 @@ QUEUE_EQUIVALENCE_ARGUMENTS = (
     *QUORUM_ONLY,
     *DEDUPLICATION,
 )
+EQUIVALENCE_ARGUMENTS = {
+    quorum: tuple(name for name in _EQUIVALENCE if name not in others)
+    for quorum, others in OTHER_TYPES.items()
+}
 """Arguments that a redeclaration has to repeat with the same values, in RabbitMQ's order of comparison.
 
-The error names the first that differs.
+The error names the first that differs. The key is True for a quorum queue, False for a classic queue. As in RabbitMQ, a
+redeclaration may have arguments that only other types have; the first declaration may not.
 """
 
 DEFAULT_TYPE = "classic"

@@ -24,7 +24,7 @@ from warren.broker.model.internal_queues import InternalQueues, split_rows
 from warren.broker.model.queue.paging import QueuePager
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.queue.queue_arguments import (
-    QUEUE_EQUIVALENCE_ARGUMENTS,
+    EQUIVALENCE_ARGUMENTS,
     QueueArguments,
     check_equivalence,
     queue_arguments,
@@ -252,7 +252,9 @@ class Declarations:
         described = self.describe("queue", queue.name)
         _assert_flag("durable", durable, queue.durable, described)
         _assert_flag("auto_delete", auto_delete, queue.auto_delete, described)
-        known = STREAM_EQUIVALENCE_ARGUMENTS if isinstance(queue, Stream) else QUEUE_EQUIVALENCE_ARGUMENTS
+        known = EQUIVALENCE_ARGUMENTS[queue.declared_arguments.quorum]
+        if isinstance(queue, Stream):
+            known = STREAM_EQUIVALENCE_ARGUMENTS
         received, current = queue_type(raw), queue.declared_arguments.type_name
         if received != current and self.vhost.compat.names_both_queue_types:
             raise AmqpError(
