@@ -342,6 +342,17 @@ files.write(kept[0], b"read", 0)
 files.sync_folder(folder)
 assert files.read(f"{folder}/0", 0, 4) == b"read"
 files.sync_folder(folder)
+opened = os.open
+def open_unless_taken(path, *arguments, **options):
+    # A socket takes each descriptor that becomes free.
+    if path == os.devnull:
+        taken.append(opened(path, *arguments, **options))
+        raise OSError(24, "Too many open files")
+    return opened(path, *arguments, **options)
+os.open = open_unless_taken
+for _ in range(20):
+    assert files.read(f"{folder}/0", 0, 4) == b"read"
+os.open = opened
 for each in taken[:10]:
     os.close(each)
 files.close(kept.pop())

@@ -28,13 +28,16 @@ class OsFiles:
         return os.stat(path).st_size
 
     def read(self, path: str, offset: int, size: int) -> bytes:
-        with _no_removal, open(path, "rb", buffering=0, opener=_open_briefly) as file:
-            file.seek(offset)
-            parts = []
-            while size > 0 and (part := file.read(size)):
-                parts.append(part)
-                size -= len(part)
-        _spares.refill()
+        with _no_removal:
+            handle = _open_briefly(path, os.O_RDONLY)
+            try:
+                os.lseek(handle, offset, os.SEEK_SET)
+                parts = []
+                while size > 0 and (part := os.read(handle, size)):
+                    parts.append(part)
+                    size -= len(part)
+            finally:
+                _spares.close(handle)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def open(self, path: str) -> int:
@@ -54,8 +57,7 @@ class OsFiles:
         sync_file(handle)
 
     def close(self, handle: int) -> None:
-        os.close(handle)
-        _spares.refill()
+        _spares.close(handle)
 
     def unlink(self, path: str) -> None:
         try:

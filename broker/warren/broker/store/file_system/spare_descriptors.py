@@ -17,21 +17,24 @@ logger = logging.getLogger(__name__)
 
 NO_DESCRIPTOR_ERRORS: Final = (errno.EMFILE, errno.ENFILE)
 """Error numbers that mean that this process, or the system, has no descriptor left."""
-SPARES: Final = 8
+SPARES: Final = 10
 """Descriptors that are held open to be given up for files."""
-BRIEF_SPARES: Final = 2
-"""Spare descriptors that are given up only for files that are closed again at once, such as those that are read."""
+BRIEF_SPARES: Final = 4
+"""Spare descriptors that are given up only for files that are closed again at once: one for each thread that reads files."""
 
 
 class SpareDescriptors:
     """Descriptors that are held open, and given up when a file cannot be opened without one.
 
-    They are opened again when files are closed. All threads of a process share them.
+    When a file is closed, its descriptor becomes a spare one again before anything else, such as a socket, can take its
+    number. All threads of a process share them.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held: list[int] = []
+        self._null = -1
+        """Descriptor of the null device, of which spare ones are made; -1 before there is one."""
         self._short = False
 
     def open(self, path: str, flags: int, mode: int = 0o600, *, stays_open: bool) -> int:
@@ -42,24 +45,54 @@ class SpareDescriptors:
         :param stays_open: False for a file that is closed again at once; the last spare descriptors are kept for those.
         :raises OSError: the file cannot be opened.
         """
+        needed_spare = False
         while True:
             try:
-                return os.open(path, flags | BINARY, mode)
+                descriptor = os.open(path, flags | BINARY, mode)
             except OSError as error:
                 if error.errno not in NO_DESCRIPTOR_ERRORS or not self._give_up(stays_open):
                     raise
+                needed_spare = True
+            else:
+                if self._short and not needed_spare:
+                    self._note_recovery()
+                return descriptor
+
+    def close(self, descriptor: int) -> None:
+        """Close a file, and hold its descriptor as a spare one if some were given up."""
+        if len(self._held) == SPARES or not self._keep(descriptor):
+            os.close(descriptor)
+        self.refill()
+
+    def _keep(self, descriptor: int) -> bool:
+        """Close a file and hold its descriptor, in one system call; return False if that is not possible or not needed."""
+        with self._lock:
+            if len(self._held) == SPARES or self._null < 0:
+                return False
+            try:
+                os.dup2(self._null, descriptor, inheritable=False)
+            except OSError:
+                # The limit was lowered: the number is beyond it.
+                return False
+            self._held.append(descriptor)
+            return True
 
     def refill(self) -> None:
-        """Hold the full number of spare descriptors again, as far as there are any; called when a file was closed."""
+        """Hold the full number of spare descriptors, as far as there are any."""
         if len(self._held) == SPARES:
             return
         with self._lock:
             while len(self._held) < SPARES:
                 try:
+                    if self._null < 0:
+                        self._null = os.open(os.devnull, os.O_RDONLY)
                     self._held.append(os.open(os.devnull, os.O_RDONLY))
                 except OSError:
                     return
-            if self._short:
+
+    def _note_recovery(self) -> None:
+        with self._lock:
+            if self._short and len(self._held) == SPARES:
                 self._short = False
                 logger.warning("event=store.descriptors_recovered")
 
