@@ -503,6 +503,29 @@ def test_a_policy_delays_the_retries_of_a_quorum_queue(timed: InProcessBroker) -
         assert channel.ready("q") == 1
 
 
+@pytest.mark.parametrize("number", [2**53 + 1, 2**63, 10**400], ids=["2**53 + 1", "2**63", "10**400"])
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_number_of_a_policy_may_be_as_large_as_any(timed: InProcessBroker, number: int, kind: str) -> None:
+    """RabbitMQ takes it, and a queue that the policy matches can be declared."""
+    keys = ("expires", "message-ttl", "max-length", "max-length-bytes", "delivery-limit", "consumer-timeout")
+    definition = json.dumps(
+        {**dict.fromkeys(keys, number), "delayed-retry-type": "all", "delayed-retry-min": number}
+    )
+    assert timed.data_dir is not None
+    Operator(warren_ctl(timed.data_dir), timed.url, is_warren=True)("set_policy", "large", "^q$", definition)
+    with Connection(timed.url) as connection:
+        channel = connection.channel()
+        channel.confirm()
+        channel.declare("q", durable=True, x_queue_type=kind)
+        channel.publish("q", b"kept", delivery_mode=2)
+        assert channel.settled(1) == [True]
+        message = channel.get("q")
+        assert message is not None
+        channel.reject(message.tag, requeue=True)
+        timed.advance(365 * 86400)
+        assert channel.exists("q")
+
+
 @pytest.mark.parametrize("how", ENDS)
 def test_policies_survive_a_restart(timed: InProcessBroker, how: str) -> None:
     assert timed.data_dir is not None

@@ -286,6 +286,18 @@ NAME_FIELDS: Final = {
 }
 
 
+LARGEST: Final = 2**53
+"""Largest number that has an effect: 285,000 years in milliseconds. RabbitMQ takes any, and so larger ones count as this."""
+
+
+def bounded(definition: Definition) -> Definition:
+    """Return the settings of policies with integers of at most `LARGEST`, and negative ones of at least its negative."""
+    return {
+        key: max(-LARGEST, min(value, LARGEST)) if isinstance(value, int) else value
+        for key, value in definition.items()
+    }
+
+
 def stream_changes(definition: Definition) -> dict[str, object]:
     """Return the fields of `QueueArguments` that policies set for a stream, by name.
 
@@ -341,6 +353,7 @@ def effective_arguments(declared: QueueArguments, raw: bytes, definition: Defini
     :param definition: the merged settings of the policy and the operator policy.
     """
     given = argument_fields(raw)
+    definition = bounded(definition)
     changes: dict[str, object] = {}
     for key, name in NUMBER_FIELDS.items():
         value = definition.get(key)
