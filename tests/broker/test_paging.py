@@ -10,9 +10,10 @@ import pytest
 
 from tests.support.blocking_client import Connection
 from tests.support.in_process_broker import InProcessBroker
+from tests.support.operator_cli import Operator, warren_ctl
 from tests.support.polling import wait_until
 from warren.broker import BrokerConfig
-from warren.broker.model.memory_budget import CHUNK, SLICE, MemoryBudget
+from warren.broker.model.memory_budget import CHUNK, RESTING_AFTER, SLICE, MemoryBudget
 from warren.broker.model.queue.queue import Queue
 
 COUNT = 4000
@@ -386,3 +387,88 @@ def test_a_queue_that_gets_messages_during_a_check_begins_no_second_one(tmp_path
         *during, after = broker.call(find_timers)
         assert during
         assert (any(during), after) == (False, True)
+
+
+def check_often(budget: MemoryBudget) -> None:
+    """Check the budget so often that a queue in which nothing changes rests."""
+    for _ in range(RESTING_AFTER + 1):
+        check_once(budget)
+
+
+def check_once(budget: MemoryBudget) -> None:
+    budget.tick()
+    while budget.next_slice is not None:
+        budget.next_slice.cancel()
+        budget.continue_check() if budget.check is not None else budget.page()
+    budget.stop()
+
+
+@pytest.fixture(params=["few", "many"])
+def rested(broker: InProcessBroker, request: pytest.FixtureRequest) -> MemoryBudget:
+    """Return the budget of a broker with queues that rest: `one-of-0` to `one-of-3` with 20 messages each."""
+    budget = budget_of(broker)
+    if request.param == "many":
+        budget.many_queues, budget.slice_seconds = 0, 0.0
+    with Connection(broker.url) as connection:
+        for at in range(4):
+            fill(connection, f"one-of-{at}", persistent=True, count=20)
+    broker.call(lambda: check_often(budget))
+    assert not budget.rates
+    assert len(budget.resting) == 4
+    assert budget.memory_bytes() > 4 * 20 * len(BODY)
+    return budget
+
+
+def test_a_queue_that_rests_is_checked_again_when_a_message_arrives(
+    broker: InProcessBroker, rested: MemoryBudget
+) -> None:
+    before = broker.call(lambda: int(rested.memory_bytes()))
+    with Connection(broker.url) as connection:
+        channel = connection.channel()
+        channel.confirm()
+        channel.publish("one-of-2", BODY, delivery_mode=2)
+        assert channel.settled(1) == [True]
+    assert [queue.name for queue in rested.rates] == [b"one-of-2"]
+    assert len(rested.resting) == 3
+    assert broker.call(lambda: int(rested.memory_bytes())) >= before + len(BODY)
+    broker.call(lambda: check_often(rested))
+    assert not rested.rates
+
+
+@pytest.mark.parametrize("how", ["consumed", "purged", "deleted"])
+def test_a_queue_that_rests_and_becomes_empty_is_forgotten(
+    broker: InProcessBroker, rested: MemoryBudget, how: str
+) -> None:
+    with Connection(broker.url) as connection:
+        channel = connection.channel()
+        for at in range(4):
+            match how:
+                case "consumed":
+                    assert len(channel.drain(f"one-of-{at}")) == 20
+                case "purged":
+                    channel.purge(f"one-of-{at}")
+                case _:
+                    channel.delete(f"one-of-{at}")
+    broker.call(lambda: check_often(rested))
+    assert not rested.resting
+    assert broker.call(lambda: int(rested.memory_bytes())) == 0
+
+
+def test_queues_that_rest_are_paged_out_when_memory_is_short(
+    broker: InProcessBroker, rested: MemoryBudget
+) -> None:
+    rested.budget = 1
+    broker.call(lambda: check_often(rested))
+    assert not rested.resting
+    assert sum(in_memory(broker, f"one-of-{at}") for at in range(4)) == 0
+
+
+def test_a_queue_that_rests_pages_out_when_a_policy_makes_it_lazy(
+    broker: InProcessBroker, rested: MemoryBudget
+) -> None:
+    assert broker.data_dir is not None
+    operator = Operator(warren_ctl(broker.data_dir), broker.url, is_warren=True)
+    operator("set_policy", "lazy", "^one-of-1$", '{"queue-mode":"lazy"}')
+    wait_until(lambda: [queue.name for queue in rested.rates] == [b"one-of-1"], "the policy applies")
+    broker.call(lambda: check_often(rested))
+    assert [in_memory(broker, f"one-of-{at}") > 0 for at in range(4)] == [True, False, True, True]

@@ -27,8 +27,18 @@ FLOOR: Final = 1024
 
 The share is half of the budget, divided by the number of queues with waiting messages.
 """
+RESTING_AFTER: Final = 10
+"""Checks in which nothing has changed in a queue, after which it rests: it is not checked before a message arrives in it."""
+RESTING_SECONDS: Final = 60.0
+"""Seconds in which all resting queues are looked at once, because deliveries do not wake them."""
 UNACKED_TICK: Final = 1.0
-"""Seconds between two checks of unacknowledged messages."""
+"""Least seconds between two checks of unacknowledged messages."""
+UNACKED_REST: Final = 500
+"""Time that passes until the next such check if nothing has changed, as a multiple of the time that this one has taken."""
+UNACKED_LONGEST_REST: Final = 30.0
+"""Most seconds until then."""
+UNACKED_BUSY_REST: Final = 5.0
+"""Most seconds until the next such check if something has changed."""
 UNACKED_SLICE: Final = 50_000
 """Unacknowledged messages of one queue that each check (once a second) pages out at most."""
 FEW: Final = 16
@@ -61,6 +71,10 @@ class ConsumptionRate:
         self.at = now
         self.delivered: i64 = queue.next_sequence - queue.ready.count
         self.rate: float = 0.0
+        self.memory: i64 = 0
+        """Bytes of memory that the queue's ready messages took at the last call of `measure`."""
+        self.unchanged: i64 = 0
+        """Calls of `measure` since the last change in the queue."""
 
     def measure(self, now: float) -> None:
         """Update the rate from the messages that were delivered since the last call.
@@ -71,6 +85,12 @@ class ConsumptionRate:
         """
         queue = self.queue
         delivered: i64 = queue.next_sequence - queue.ready.count
+        memory: i64 = queue.ready.memory_bytes()
+        if delivered == self.delivered and memory == self.memory:
+            self.unchanged += 1
+        else:
+            self.unchanged = 0
+            self.memory = memory
         passed = now - self.at
         if passed > 0.0:
             current = float(delivered - self.delivered) / passed
@@ -100,7 +120,17 @@ class MemoryBudget:
         self.paged_out: i64 = 0
         """Contents of messages that were paged out since the start, and messages that then left memory entirely."""
         self.rates: dict[Queue, ConsumptionRate] = {}
-        """Queues with waiting messages, and the rates at which they deliver."""
+        """Queues with waiting messages, and the rates at which they deliver; without those that rest."""
+        self.resting: dict[Queue, ConsumptionRate] = {}
+        """Queues with waiting messages in which nothing has changed for a while, with their last rates."""
+        self.resting_bytes: i64 = 0
+        """Bytes of memory that the messages of resting queues took when they began to rest."""
+        self.resting_look: Iterator[None] = iter(())
+        """Look at the resting queues, one by one, of which each check does a part."""
+        self.looked_at = 0.0
+        """Time of the last part, by `time.monotonic()`."""
+        self.wants_all = False
+        """True if the next check has to wake the resting queues, because memory is short."""
         self.timer: Optional[asyncio.TimerHandle] = None  # noqa: UP045
         self.next_slice: Optional[asyncio.Handle] = None  # noqa: UP045
         self.many_queues: i64 = MANY_QUEUES
@@ -117,6 +147,12 @@ class MemoryBudget:
         self.unacked_slice: Optional[asyncio.Handle] = None  # noqa: UP045
         self.unacked_check: Optional[Iterator[None]] = None  # noqa: UP045
         """Unfinished check of unacknowledged messages."""
+        self.unacked_seconds = 0.0
+        """Seconds that this check has taken so far."""
+        self.unacked_seen: tuple[i64, i64] = (0, 0)
+        """Unacknowledged messages of the queues that have many at the last check, and all that ever arrived in them."""
+        self.unacked_changed = False
+        """True if these numbers differ from those of the check before."""
         self.queues: Callable[[], Iterable[Queue]] = _none
         self.process_limit: i64 = 0
         """Bytes of memory that the process may take; 0 is no limit, for an embedded broker."""
@@ -133,7 +169,13 @@ class MemoryBudget:
 
         The queue is tracked until it is empty or deleted.
         """
-        self.rates[queue] = ConsumptionRate(queue, time.monotonic())
+        rate = self.resting.pop(queue, None)
+        if rate is None:
+            rate = ConsumptionRate(queue, time.monotonic())
+        else:
+            self.resting_bytes -= rate.memory
+            rate.unchanged = 0
+        self.rates[queue] = rate
         # A check of many queues schedules the next one at its end.
         if self.timer is None and self.check is None:
             self.timer = self.loop.call_later(TICK, self.tick)
@@ -155,29 +197,82 @@ class MemoryBudget:
 
     def memory_bytes(self) -> i64:
         """Return the approximate bytes of memory that the messages of all queues with ready messages take."""
-        total: i64 = 0
+        total: i64 = self.resting_bytes
         for queue in self.rates:
             total += queue.ready.memory_bytes()
         return total
+
+    def rest(self, rate: ConsumptionRate) -> None:
+        """Check a queue no more until a message arrives in it, memory is short, or a look at it finds a change."""
+        queue = rate.queue
+        waiting = queue.ready
+        if not waiting.has_pending_writes():
+            # The next message that arrives tracks the queue again.
+            queue.memory_tracked = False
+            del self.rates[queue]
+            self.resting[queue] = rate
+            self.resting_bytes += rate.memory
+
+    def wake(self, rate: ConsumptionRate) -> None:
+        """Check a resting queue again, unless it is empty or deleted."""
+        queue = rate.queue
+        del self.resting[queue]
+        self.resting_bytes -= rate.memory
+        if not queue.deleted and queue.ready.count:
+            rate.unchanged = 0
+            queue.memory_tracked = True
+            self.rates[queue] = rate
+
+    def look_at_resting(self) -> Iterator[None]:
+        """Wake the resting queues from which messages were delivered, and forget the empty ones; yield after each queue."""
+        for rate in list(self.resting.values()):
+            queue = rate.queue
+            if queue in self.resting:
+                delivered: i64 = queue.next_sequence - queue.ready.count
+                if queue.deleted or not queue.ready.count or delivered != rate.delivered:
+                    self.wake(rate)
+                yield
+
+    def look_at_some(self, now: float) -> None:
+        """Look at so many resting queues that all are looked at in `RESTING_SECONDS`.
+
+        :param now: the time of `time.monotonic`.
+        """
+        passed = min(now - self.looked_at, LONGEST_REST)
+        count = i64(len(self.resting) * passed / RESTING_SECONDS) + 1
+        self.looked_at = now
+        while count > 0 and self.resting:
+            count -= 1
+            if next(self.resting_look, self) is self:
+                self.resting_look = self.look_at_resting()
+                break
 
     def check_unacknowledged(self) -> None:
         """Begin to check whether unacknowledged messages take too much memory."""
         self.unacked_timer = None
         self.unacked_check = self.check_unacknowledged_in_steps()
+        self.unacked_seconds = 0.0
         self.continue_unacknowledged()
 
     def continue_unacknowledged(self) -> None:
         """Check unacknowledged messages for a slice; schedule the next slice, or the next check if this one is done."""
         self.unacked_slice = None
-        end = time.monotonic() + self.slice_seconds
+        begun = time.monotonic()
         check = self.unacked_check
         assert check is not None
         while next(check, self) is not self:
-            if time.monotonic() >= end:
+            now = time.monotonic()
+            if now >= begun + self.slice_seconds:
+                self.unacked_seconds += now - begun
                 self.unacked_slice = self.loop.call_soon(self.continue_unacknowledged)
                 return
         self.unacked_check = None
-        self.unacked_timer = self.loop.call_later(UNACKED_TICK, self.check_unacknowledged)
+        self.unacked_seconds += time.monotonic() - begun
+        if self.unacked_changed:
+            rest = min(max(UNACKED_TICK, self.unacked_seconds * REST), UNACKED_BUSY_REST)
+        else:
+            rest = min(max(UNACKED_TICK, self.unacked_seconds * UNACKED_REST), UNACKED_LONGEST_REST)
+        self.unacked_timer = self.loop.call_later(rest, self.check_unacknowledged)
 
     def check_unacknowledged_in_steps(self) -> Iterator[None]:
         """Page out unacknowledged messages if they take too much memory; yield after each small step.
@@ -186,16 +281,20 @@ class MemoryBudget:
         message is requeued, its content is read from disk for the next delivery.
         """
         count: i64 = 0
+        arrived: i64 = 0
         many: list[Queue] = []
         left: i64 = CHUNK
         for queue in list(self.queues()):
             if queue.unacked > FLOOR and not queue.is_stream:
                 many.append(queue)
                 count += queue.unacked
+                arrived += queue.next_sequence
             left -= 1
             if not left:
                 left = CHUNK
                 yield
+        self.unacked_changed = self.unacked_seen != (count, arrived)
+        self.unacked_seen = (count, arrived)
         # Collecting them is slow: it happens only when they may take an eighth of the budget, or memory is short.
         if count * (MESSAGE_BYTES + CONTENT_BYTES) > self.budget // 8 or (count and self.process_excess()):
             total: i64 = 0
@@ -211,6 +310,8 @@ class MemoryBudget:
                         yield
                 yield
             if total > self.budget // 2 or self.process_excess():
+                # Not all may be paged out at once.
+                self.unacked_changed = True
                 for queue in many:
                     if queue.deleted:
                         continue
@@ -222,20 +323,30 @@ class MemoryBudget:
     def tick(self) -> None:
         """Check the budget: measure the delivery rates, forget empty queues, and page out."""
         self.timer = None
-        if len(self.rates) > self.many_queues:
+        now = time.monotonic()
+        count: i64 = len(self.rates)
+        if self.resting:
+            self.look_at_some(now)
+            self.wants_all = self.wants_all or self.process_excess() > 0
+            if self.wants_all:
+                count += len(self.resting)
+        if count > self.many_queues:
             if self.next_slice is not None:
                 self.next_slice.cancel()
             self.check = self.check_many()
             self.check_seconds = 0.0
             self.continue_check()
             return
-        now = time.monotonic()
+        if self.wants_all:
+            self.wants_all = False
+            for rate in list(self.resting.values()):
+                self.wake(rate)
         for rate in list(self.rates.values()):
             self.measure(rate, now)
         if self.next_slice is None:
             self.page()
-        if self.rates:
-            self.timer = self.loop.call_later(TICK, self.tick)
+        if self.rates or self.resting:
+            self.timer = self.loop.call_later(TICK if self.rates else LONGEST_REST, self.tick)
 
     def measure(self, rate: ConsumptionRate, now: float) -> bool:
         """Measure the delivery rate of a queue; forget the queue and return False if it is empty or deleted.
@@ -263,7 +374,7 @@ class MemoryBudget:
             self.next_slice = self.loop.call_soon(self.continue_check)
             return
         self.check = None
-        if self.rates:
+        if self.rates or self.resting:
             rest = min(max(TICK, self.check_seconds * REST), LONGEST_REST)
             self.timer = self.loop.call_later(rest, self.tick)
 
@@ -272,12 +383,23 @@ class MemoryBudget:
 
         The queues are looked at once, so that what is published meanwhile counts in the next check.
         """
-        used: i64 = 0
         left: i64 = CHUNK
         now = time.monotonic()
+        if self.wants_all:
+            self.wants_all = False
+            for rate in list(self.resting.values()):
+                if rate.queue in self.resting:
+                    self.wake(rate)
+                left -= 1
+                if not left:
+                    left = CHUNK
+                    if time.monotonic() >= self.slice_end:
+                        yield
+            now = time.monotonic()
+        used: i64 = self.resting_bytes
         for rate in list(self.rates.values()):
             if self.measure(rate, now):
-                used += rate.queue.ready.memory_bytes()
+                used += rate.memory
             left -= 1
             if not left:
                 left = CHUNK
@@ -287,8 +409,9 @@ class MemoryBudget:
                     now = time.monotonic()
         progress = False
         enough, pressed = self.find_target(used)
+        may_rest = self.may_rest(used, enough, pressed)
         rates = list(self.rates.values())
-        stays = self.messages_that_stay(len(rates), pressed)
+        stays = self.messages_that_stay(len(rates) + len(self.resting), pressed)
         order: Iterable[ConsumptionRate] = rates
         if used > enough:
             parts: list[list[ConsumptionRate]] = []
@@ -318,6 +441,8 @@ class MemoryBudget:
                     if time.monotonic() >= self.slice_end:
                         self.update_overload(used if progress else 0)
                         yield
+            if may_rest and not done and rate.unchanged >= RESTING_AFTER and rate.queue in self.rates:
+                self.rest(rate)
             left -= 1
             # Messages of one queue may have taken as long as a look at many.
             if left <= 0 or done > 0:
@@ -325,6 +450,15 @@ class MemoryBudget:
                 if time.monotonic() >= self.slice_end:
                     yield
         self.update_overload(used if progress else 0)
+
+    def may_rest(self, used: i64, enough: i64, pressed: i64) -> bool:
+        """Return whether queues in which nothing changes may rest: memory is not short.
+
+        If it is, the next check wakes those that rest.
+        """
+        is_short = used > enough or pressed > 0
+        self.wants_all = is_short and len(self.resting) > 0
+        return not is_short
 
     def find_target(self, used: i64) -> tuple[i64, i64]:
         """Return the bytes that messages may take after paging, and those that the process should free.
@@ -359,8 +493,9 @@ class MemoryBudget:
         used = self.memory_bytes()
         progress = False
         enough, pressed = self.find_target(used)
+        may_rest = self.may_rest(used, enough, pressed)
         rates = list(self.rates.values())
-        stays = self.messages_that_stay(len(rates), pressed)
+        stays = self.messages_that_stay(len(rates) + len(self.resting), pressed)
         if used > enough:
             # Slow queues first: their messages are consumed last.
             rates.sort(key=_rate)
@@ -368,7 +503,10 @@ class MemoryBudget:
             waiting = rate.queue.ready
             if not waiting.lazy and used <= enough:
                 waiting.release_written()
+                if may_rest and rate.unchanged >= RESTING_AFTER:
+                    self.rest(rate)
                 continue
+            paged_before: i64 = self.paged_out
             keep: i64 = 0 if waiting.lazy or pressed else self.messages_to_keep(rate)
             waiting.set_delta_keep(stays)
             while not more:
@@ -383,6 +521,8 @@ class MemoryBudget:
                     break
             if more:
                 break
+            if may_rest and self.paged_out == paged_before and rate.unchanged >= RESTING_AFTER:
+                self.rest(rate)
         # Blocking publishers would not help if nothing can be paged out.
         self.update_overload(used if progress else 0)
         if more:
@@ -412,7 +552,7 @@ class MemoryBudget:
         wanted = i64(rate.rate * AHEAD)
         held: i64 = waiting.resident if waiting.resident > 0 else 1
         each: i64 = max(waiting.memory_bytes() // held, 1)
-        share: i64 = self.budget // 2 // len(self.rates) // each
+        share: i64 = self.budget // 2 // (len(self.rates) + len(self.resting)) // each
         return max(min(wanted, share), min(FLOOR, share))
 
     def update_overload(self, used: i64) -> None:

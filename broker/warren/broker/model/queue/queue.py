@@ -218,6 +218,9 @@ class Queue:
         lazy = arguments.lazy and self.vhost.log is not None
         if lazy != self.ready.lazy:
             self.ready.set_lazy(lazy)
+            if self.ready.count and not self.memory_tracked:
+                # What is in memory has to be paged out.
+                self.vhost.track_memory(self)
         if arguments.delayed_retry != "disabled" and self.delayed_retries is None:
             self.delayed_retries = DelayedRetries(self)
 
