@@ -392,3 +392,44 @@ def test_a_queue_and_a_channel_at_rest_show_since_when_they_are_idle(
     channel.ready("q")
     steps_of(served, collector.sample_in_steps)
     assert shown() == [False, False]
+
+
+@pytest.mark.parametrize(
+    "what", ["publish", "get", "get without ack", "get nothing", "give back", "purge", "deliver", "expire"]
+)
+def test_what_happens_to_a_queue_at_rest_is_in_the_next_sample(
+    served: InProcessBroker, api: HttpApi, channel: Channel, what: str
+) -> None:
+    collector = collector_of(served)
+    channel.declare("q", x_message_ttl=1000)
+    if what != "get nothing":
+        channel.publish("q")
+        channel.publish("q")
+    held = channel.get("q") if what == "give back" else None
+
+    def is_idle() -> bool:
+        channel.ready("q")
+        steps_of(served, collector.sample_in_steps)
+        return "idle_since" in api.get("queues/%2f/q")
+
+    for _ in range(4):
+        is_idle()
+    assert is_idle() or what == "get nothing"
+
+    match what:
+        case "publish":
+            channel.publish("q")
+        case "get" | "get nothing":
+            channel.get("q")
+        case "get without ack":
+            channel.get("q", no_ack=True)
+        case "give back":
+            assert held is not None
+            channel.reject(held.tag, requeue=True)
+        case "purge":
+            channel.purge("q")
+        case "deliver":
+            channel.consume("q")
+        case _:
+            served.advance(1)
+    assert not is_idle()

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 INTERVAL: Final = 1.0
-"""Seconds between two samples of all queues."""
+"""Seconds between two samples of all queues that have consumers."""
 STEP: Final = 64
-"""Queues that are sampled in one step."""
+"""Consumers whose queues are sampled in one step."""
 WEIGHT: Final = 0.2
 """Weight of the newest sample in the moving average: after five seconds it shows two thirds of a change."""
 
@@ -63,17 +63,19 @@ class ConsumerUtilisation:
         return round(_current(queue) if average is None else average, 6)
 
     def sample_in_steps(self) -> Generator[None, None, None]:
-        """Take one sample of all queues; yields after every STEP queues."""
+        """Take one sample of all queues that have consumers; yields after every STEP consumers, and after each channel."""
         averages: dict[Queue, float] = {}
-        for topology in list(self._node.vhosts.values()):
-            for index, queue in enumerate(list(topology.vhost.queues.values())):
-                if queue.scheduler.consumers:
-                    now = _current(queue)
-                    before = self._averages.get(queue, now)
-                    averages[queue] = before + WEIGHT * (now - before)
-                if index % STEP == STEP - 1:
-                    yield
-            yield
+        for connection in list(self._node.connections):
+            for channel in list(connection.channels.values()):
+                for index, consumer in enumerate(list(channel.subscriptions.values())):
+                    queue = consumer.queue
+                    if queue not in averages:
+                        now = _current(queue)
+                        before = self._averages.get(queue, now)
+                        averages[queue] = before + WEIGHT * (now - before)
+                    if index % STEP == STEP - 1:
+                        yield
+                yield
         self._averages = averages
 
 

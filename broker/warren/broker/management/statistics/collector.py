@@ -6,13 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Generator, Iterable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from warren.broker.connection.tcp_statistics import bytes_exchanged
 from warren.broker.management import queue_counts
 from warren.broker.management.statistics.series import COMPACT, LEVELS, NEWEST, TICK, Level, Series
 from warren.broker.management.time_slices import run_in_slices
 from warren.broker.model.message_counts import MessageCounts
+from warren.broker.model.queue.backing_queue import BackingQueue
 
 if TYPE_CHECKING:
     from warren.broker.channel.channel import Channel
@@ -87,6 +88,32 @@ def channel_values(counts: MessageCounts) -> list[int]:
     ]
 
 
+class _Rest(NamedTuple):
+    """Queue whose last sample was left out, because nothing had changed: its state then, and what sums need of it."""
+
+    state: tuple[int, ...]
+    lengths: tuple[int, int, int]
+    reads: int
+    writes: int
+
+
+def _resting_state(queue: Queue) -> tuple[int, ...]:
+    """Return numbers of which one changes with every sampled value of the queue; none if the queue never rests."""
+    ready, counts = queue.ready, queue.counts
+    if queue.scheduler.consumers or type(ready) is not BackingQueue or queue.held_back_count():
+        return ()
+    return (
+        queue.next_sequence,
+        ready.count,
+        ready.resident,
+        queue.unacked,
+        counts.fetched,
+        counts.fetched_no_ack,
+        counts.fetched_empty,
+        counts.given_back,
+    )
+
+
 class Collector:
     """Samples of one broker, by object. It costs nothing before `start`.
 
@@ -103,6 +130,9 @@ class Collector:
         self._task: asyncio.Task[None] | None = None
         self._restored: dict[Queue, int] = {}
         """Messages that had arrived in queues before the broker started, where there were any."""
+        self._resting: dict[Queue, _Rest] = {}
+        self._present: list[int] = []
+        """Numbers that change when objects come or go, as they were when objects that are gone were last forgotten."""
         self.queues: dict[Queue, Series] = {}
         self.channels: dict[Channel, Series] = {}
         self.connections: dict[Connection, Series] = {}
@@ -139,6 +169,7 @@ class Collector:
 
     def forget_samples(self) -> None:
         """Forget all samples, and begin anew with the next one."""
+        self._resting.clear()
         self.queues.clear()
         self.channels.clear()
         self.connections.clear()
@@ -206,16 +237,14 @@ class Collector:
             vhost = topology.vhost
             lengths = [0, 0, 0]
             for queue in list(vhost.queues.values()):
-                ready, unacked = queue_counts.count_ready(queue).count, int(queue.unacked)
-                counts = self.queue_counts(queue)
-                every = ready + queue.held_back_count() + unacked
-                values = [every, ready, unacked, int(counts.published), *delivery_values(counts)]
-                _record(self.queues, queue, tick, values, len(LENGTHS), COMPACT)
-                lengths[0] += values[0]
-                lengths[1] += ready
-                lengths[2] += unacked
-                totals[-2] += queue_counts.disk_reads(queue)
-                totals[-1] += queue_counts.disk_writes(queue)
+                rest = self._resting.get(queue)
+                if rest is None or rest.state != _resting_state(queue):
+                    rest = self._sample_queue(queue, tick)
+                lengths[0] += rest.lengths[0]
+                lengths[1] += rest.lengths[1]
+                lengths[2] += rest.lengths[2]
+                totals[-2] += rest.reads
+                totals[-1] += rest.writes
                 yield
             for exchange in list(vhost.exchanges.values()):
                 _record(
@@ -240,6 +269,22 @@ class Collector:
         self.node.record(tick, self._node_values())
         yield from self._forget_in_steps()
 
+    def _sample_queue(self, queue: Queue, tick: int) -> _Rest:
+        """Take a sample of a queue. If it is left out, the queue rests: it gets none before its state changes."""
+        ready, unacked = queue_counts.count_ready(queue).count, int(queue.unacked)
+        counts = self.queue_counts(queue)
+        every = ready + queue.held_back_count() + unacked
+        values = [every, ready, unacked, int(counts.published), *delivery_values(counts)]
+        state = _resting_state(queue)
+        found = _Rest(
+            state, (every, ready, unacked), queue_counts.disk_reads(queue), queue_counts.disk_writes(queue)
+        )
+        if _record(self.queues, queue, tick, values, len(LENGTHS), COMPACT) or not state:
+            self._resting.pop(queue, None)
+        else:
+            self._resting[queue] = found
+        return found
+
     def _add_traffic(self, connection: Connection, exchanged: list[int]) -> None:
         """Add what a connection has exchanged since the last sample to the bytes of its virtual host."""
         if not connection.vhost:
@@ -254,20 +299,26 @@ class Collector:
     def _forget_in_steps(self) -> Generator[None, None, None]:
         """Forget objects that are gone; yields after each small step."""
         node = self._node
-        yield from _keep(self.connections, node.connections.__contains__)
-        yield from _keep(self._counted, node.connections.__contains__)
-        yield from _keep(self.channels, lambda each: each.connection.channels.get(int(each.number)) is each)
-        yield from _keep(self.queues, lambda each: not each.deleted)
-        yield from _keep(self._restored, lambda each: not each.deleted)
+        present = [len(node.connections), len(node.vhosts), *self.churn_values()]
+        if present != self._present:
+            self._present = present
+            yield from _keep(self.connections, node.connections.__contains__)
+            yield from _keep(self._counted, node.connections.__contains__)
+            yield from _keep(
+                self.channels, lambda each: each.connection.channels.get(int(each.number)) is each
+            )
+            yield from _keep(self.queues, lambda each: not each.deleted)
+            yield from _keep(self._resting, lambda each: not each.deleted)
+            yield from _keep(self._restored, lambda each: not each.deleted)
         yield from _keep(self.vhosts, node.vhosts.__contains__)
         yield from _keep(self.traffic, node.vhosts.__contains__)
         yield from _keep(self.exchanged, node.vhosts.__contains__)
-        present: set[Exchange] = set()
+        exchanges: set[Exchange] = set()
         for topology in list(node.vhosts.values()):
             for some in _portions(topology.vhost.exchanges.values()):
-                present.update(some)
+                exchanges.update(some)
                 yield
-        yield from _keep(self.exchanges, present.__contains__)
+        yield from _keep(self.exchanges, exchanges.__contains__)
 
 
 def _portions(objects: Iterable[Key]) -> Generator[list[Key], None, None]:
@@ -293,16 +344,19 @@ def _record(
     values: list[int],
     gauges: int,
     levels: tuple[Level, ...] = LEVELS,
-) -> None:
-    """Add a sample, unless nothing has changed; an object that was always at rest has no series.
+) -> bool:
+    """Add a sample, unless nothing has changed, and return whether it was added.
+
+    An object that was always at rest has no series.
 
     :param gauges: number of the values that are gauges.
     """
     series = kept.get(key)
     if series is None:
         if not any(values):
-            return
+            return False
         series = kept[key] = Series(gauges, len(values) - gauges, levels)
     elif series.adds_nothing(values):
-        return
+        return False
     series.record(tick, values)
+    return True
