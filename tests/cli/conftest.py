@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support.polling import PATIENCE
 from warren.cli import dispatch
 
 
@@ -43,6 +44,8 @@ def warren(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("AMQP_URL")
     # Wide, independent of the terminal.
     monkeypatch.setenv("COLUMNS", "200")
+    # On a machine that stands still, connecting takes a second, after which a command says that it waits.
+    monkeypatch.setattr("warren.cli.connecting.SILENT_SECONDS", PATIENCE)
 
     def run(*words: str | Path) -> Said:
         capsys.readouterr()
