@@ -25,9 +25,11 @@ from tests.broker.conftest import pass_time, stop_time
 from tests.support.blocking_client import Connection
 from tests.support.broker_process import PATIENT, BrokerProcess
 from tests.support.certificates import Authority
+from tests.support.http_client import HttpApi
 from tests.support.in_process_broker import PATIENCE, InProcessBroker
 from tests.support.operator_cli import Operator, warren_ctl
 from tests.support.polling import wait_until
+from tests.support.processes import free_port
 from tests.support.raw_client import RawClient
 from warren.broker import BrokerConfig
 from warren.broker.connection.admission import GRACE
@@ -124,10 +126,40 @@ def test_tls_handshakes_that_never_begin_do_not_end_the_broker(tmp_path: Path) -
     assert errors.count("\n") < 40, errors
 
 
+@pytest.mark.slow
+def test_http_connections_take_no_descriptor_of_amqp_or_the_store(tmp_path: Path) -> None:
+    port = free_port()
+    options = ("--management-port", str(port))
+    with (
+        BrokerProcess(tmp_path / "data", *PATIENT, *options, descriptors=DESCRIPTORS) as broker,
+        contextlib.ExitStack() as opened,
+    ):
+        child = broker.child
+        assert child is not None
+        operator = Operator(warren_ctl(broker.data_dir), broker.url, is_warren=True)
+        (sockets,) = (line for line in operator("status") if line.startswith("Sockets: "))
+        most = int(sockets.rpartition(" ")[2])
+        assert most >= DESCRIPTORS // 4
+        connection = opened.enter_context(Connection(broker.url))
+        for _ in range(most - 1):
+            opened.enter_context(RawClient(broker.url)).connect()
+        http = f"http://127.0.0.1:{port}"
+        opened.enter_context(mute_sockets(http, SOCKETS, "127.0.0.2"))
+        opened.enter_context(mute_sockets(http, SOCKETS, "127.0.0.3"))
+        assert HttpApi(http).get("whoami")["name"] == "guest"
+        store_messages(connection, "stored")
+        assert f"Total: {DESCRIPTORS}" not in "".join(operator("status"))
+        assert child.running, child.errors
+        errors = child.errors
+    assert "Traceback" not in errors
+    assert "event=store.descriptors_short" not in errors
+    assert errors.count("\n") < 60, errors
+
+
 @pytest.fixture
 def full_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[InProcessBroker]:
     """Run a broker that has descriptors for four connections."""
-    monkeypatch.setattr("warren.broker.broker.descriptor_budget", lambda: DescriptorBudget(104, 100))
+    monkeypatch.setattr("warren.broker.broker.descriptor_budget", lambda _: DescriptorBudget(104, 100))
     with InProcessBroker(tmp_path / "data") as broker:
         yield broker
 

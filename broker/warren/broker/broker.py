@@ -446,7 +446,8 @@ class Broker:
 
     def _make_admission(self, node: BrokerNode) -> Admission:
         """Create and return the bounds of the sockets that clients may have."""
-        self._descriptors = descriptor_budget()
+        ports = (self.config.management_port, self.config.prometheus_port)
+        self._descriptors = descriptor_budget(sum(port is not None for port in ports))
         most = self._descriptors.connections
         self._admission = Admission(
             node.loop,
@@ -504,13 +505,13 @@ class Broker:
 
     async def _open_http(self, management: Management, undo: contextlib.AsyncExitStack) -> None:
         """Collect statistics, and serve the HTTP API and the Prometheus endpoint, as far as they have a port."""
-        config = self.config
+        config, most = self.config, management.descriptors.http_connections
         self._collector = Collector(management.node, management.node_gauges)
         undo.callback(self._collector.stop)
         self._collector.start()
         if config.management_port is not None:
             self.management_addresses = await self._serve(
-                HttpServer(MANAGEMENT_LIBRARY, management, Statistics(self._collector)),
+                HttpServer(most, MANAGEMENT_LIBRARY, management, Statistics(self._collector)),
                 Address(config.management_host, config.management_port),
                 config.management_tls,
                 undo,
@@ -520,7 +521,7 @@ class Broker:
                 logger.info("event=http_api.started address=%s", f"{scheme}://{each}")
         if config.prometheus_port is not None:
             self.prometheus_addresses = await self._serve(
-                HttpServer(PROMETHEUS_LIBRARY, management, self._collector),
+                HttpServer(most, PROMETHEUS_LIBRARY, management, self._collector),
                 Address(config.prometheus_host, config.prometheus_port),
                 config.prometheus_tls,
                 undo,

@@ -21,8 +21,9 @@ from tests.support.certificates import Authority
 from tests.support.http_client import HttpApi
 from tests.support.in_process_broker import PATIENCE, InProcessBroker
 from tests.support.polling import wait_until
-from tests.support.raw_sockets import answer, connect
+from tests.support.raw_sockets import answer, connect, many_connections
 from warren.broker import BrokerConfig
+from warren.broker.connection.descriptor_budget import HTTP_CONNECTIONS
 from warren.broker.connection.tls import TlsConfig
 from warren.broker.http_api import open_connections
 from warren.broker.http_api.caller import (
@@ -36,7 +37,7 @@ from warren.broker.http_api.caller import (
 )
 from warren.broker.http_api.json_body import STEP
 from warren.broker.http_api.message_json import properties_json
-from warren.broker.http_api.open_connections import MOST_CONNECTIONS, OpenConnections
+from warren.broker.http_api.open_connections import OpenConnections
 from warren.broker.http_api.routes import ROUTES, Route
 from warren.broker.http_api.server import READ_BYTES
 from warren.broker.management import time_slices
@@ -270,7 +271,7 @@ def test_more_slow_clients_than_there_may_be_keep_nobody_out(
 ) -> None:
     api.get("whoami")
     with contextlib.ExitStack() as stack:
-        for _ in range(MOST_CONNECTIONS + 20):
+        for _ in range(HTTP_CONNECTIONS + 20):
             sock = stack.enter_context(connect(api.base))
             with contextlib.suppress(OSError):
                 sock.sendall(beginning)
@@ -278,7 +279,7 @@ def test_more_slow_clients_than_there_may_be_keep_nobody_out(
             assert api.get("whoami")["name"] == "guest"
         assert served.broker is not None
         (server,) = served.broker._http
-        assert served.call(lambda: len(server._connections)) <= MOST_CONNECTIONS
+        assert served.call(lambda: len(server._connections)) <= HTTP_CONNECTIONS
 
 
 @pytest.mark.parametrize(
@@ -321,25 +322,45 @@ def test_a_body_may_take_longer_than_a_head(
         assert slow.recv(13) == b"HTTP/1.1 201 "
 
 
+class Accepted:
+    """Connection that notes whether it was closed."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def abort(self) -> None:
+        self.closed = True
+
+
 def test_the_address_with_the_most_connections_gives_way() -> None:
-    class Transport:
-        def is_closing(self) -> bool:
-            return False
-
-    few: Any = Transport()
-    busy: Any = Transport()
-    many: list[Any] = [Transport() for _ in range(4)]
     connections = OpenConnections(5)
-    connections.add(busy, "10.0.0.2")
-    connections.begin(busy)
-    connections.add(few, "10.0.0.1")
-    for each in many:
-        connections.add(each, "10.0.0.2")
+    first, second, third, fourth = ([Accepted() for _ in range(count)] for count in (1, 2, 2, 1))
+    for network, some in enumerate((first, second, third, fourth)):
+        for each in some:
+            assert connections.add(each, f"10.0.0.{network}")
 
-    assert [each in connections._idle for each in many] == [False, True, True, True]
-    assert few in connections._idle
+    closed = [each.closed for each in (*first, *second, *third, *fourth)]
+    assert closed == [False, True, False, False, False, False]
     assert len(connections) == 5
     assert connections.has_room()
+
+
+def test_an_address_has_half_of_all_connections_at_most() -> None:
+    connections = OpenConnections(4)
+    several = [Accepted() for _ in range(3)]
+    for each in several:
+        assert connections.add(each, "10.0.0.1")
+    assert [each.closed for each in several] == [True, False, False]
+
+    busy: list[Any] = several[1:]
+    for each in busy:
+        connections.begin(each)
+    assert not connections.add(Accepted(), "10.0.0.1")
+    assert connections.add(Accepted(), "10.0.0.2")
+    assert not any(each.closed for each in busy)
 
 
 @pytest.mark.parametrize("coding", ["Content-Length: %d", "Transfer-Encoding: chunked"])
@@ -567,6 +588,21 @@ def test_only_the_configured_versions_of_tls_are_served(
     assert found == ["refused", "TLSv1.3"]
 
 
+def test_tls_handshakes_that_never_begin_keep_nobody_out(
+    encrypted: InProcessBroker, authority: Authority
+) -> None:
+    assert encrypted.broker is not None
+    port = encrypted.broker.management_addresses[0].port
+    with many_connections(f"http://127.0.0.1:{port}", HTTP_CONNECTIONS + 20, b""):
+        for _ in range(3):
+            with (
+                socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as sock,
+                authority.client().wrap_socket(sock, server_hostname="localhost") as secure,
+            ):
+                secure.sendall(b"GET /api/version HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert secure.recv(13) == b"HTTP/1.1 200 "
+
+
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_few_bytes_are_read_at_a_time(
     scheme: str,
@@ -584,9 +620,13 @@ def test_few_bytes_are_read_at_a_time(
         feed(self, data)
 
     monkeypatch.setattr(RequestHandler, "data_received", feed_and_note)
-    request = b"POST /api/login HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" + bytes(1_000_000)
+    body = b" " * 1_000_000 + b"{}"
+    head = f"POST /api/definitions HTTP/1.1\r\nHost: x\r\n{login(api)}Content-Length: {len(body)}\r\n"
+    request = head.encode() + b"Connection: close\r\n\r\n" + body
     if scheme == "http":
-        assert answer(api.base, request).startswith(b"HTTP/1.1 413 ")
+        with connect(api.base) as sock:
+            sock.sendall(request)
+            assert sock.recv(13) == b"HTTP/1.1 204 "
     else:
         assert encrypted.broker is not None
         port = encrypted.broker.management_addresses[0].port
@@ -595,7 +635,7 @@ def test_few_bytes_are_read_at_a_time(
             authority.client().wrap_socket(sock, server_hostname="localhost") as secure,
         ):
             secure.sendall(request)
-            assert secure.recv(13) == b"HTTP/1.1 413 "
+            assert secure.recv(13) == b"HTTP/1.1 204 "
     assert max(sizes) <= READ_BYTES
 
 

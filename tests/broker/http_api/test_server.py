@@ -74,13 +74,13 @@ def test_a_socket_that_was_accepted_just_before_the_end_is_closed(served: InProc
     accepted, client = socket.socketpair()
 
     async def accept_and_close() -> None:
-        server._on_accepted(accepted, None)
+        server._on_accepted(accepted, "127.0.0.1", None)
         await server.close()
 
     with client:
         served._run(accept_and_close())
         assert accepted.fileno() == -1
-    assert not server._opening
+    assert len(server._connections) == 0
 
 
 def test_a_virtual_host_is_traced_while_its_field_says_so(api: HttpApi) -> None:

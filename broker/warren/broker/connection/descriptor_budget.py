@@ -17,6 +17,10 @@ connections 32; listeners, certificate files, the event loop and name resolution
 """
 LEAST_SHARE: Final = 4
 """Divisor of the limit of descriptors: connections get at least this part of it, however small it is."""
+HTTP_CONNECTIONS: Final = 128
+"""Most connections of an HTTP server."""
+HTTP_SHARE: Final = 10
+"""Divisor of the limit of descriptors: an HTTP server gets at most this part of it."""
 
 
 class DescriptorBudget(NamedTuple):
@@ -25,7 +29,9 @@ class DescriptorBudget(NamedTuple):
     limit: int
     """Descriptors that the system lets this process have open (RLIMIT_NOFILE)."""
     reserved: int
-    """Descriptors for everything but connections."""
+    """Descriptors for everything but AMQP connections."""
+    http_connections: int = HTTP_CONNECTIONS
+    """Largest number of connections of each HTTP server, which are among the reserved ones."""
 
     @property
     def connections(self) -> int:
@@ -33,8 +39,12 @@ class DescriptorBudget(NamedTuple):
         return self.limit - self.reserved
 
 
-def descriptor_budget() -> DescriptorBudget:
-    """Return the budget of this process, by its limit and the descriptors that are open now."""
+def descriptor_budget(http_servers: int) -> DescriptorBudget:
+    """Return the budget of this process, by its limit and the descriptors that are open now.
+
+    :param http_servers: servers of the HTTP API and of the Prometheus endpoint.
+    """
     limit = descriptor_limit()
-    reserved = count_open_descriptors() + RESERVE
-    return DescriptorBudget(limit, min(reserved, limit - limit // LEAST_SHARE))
+    http = max(min(HTTP_CONNECTIONS, limit // HTTP_SHARE), 1)
+    reserved = count_open_descriptors() + RESERVE + http_servers * http
+    return DescriptorBudget(limit, min(reserved, limit - limit // LEAST_SHARE), http)

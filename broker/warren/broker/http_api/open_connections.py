@@ -1,6 +1,7 @@
-"""HTTP connections that are open, and which of them is closed for a new one when there are too many.
+"""HTTP connections, from acceptance to end, and which of them is closed for a new one when there are too many.
 
-Connections that send nothing, or their request byte by byte, could otherwise keep everybody else out.
+Connections that send nothing, or their request byte by byte, could otherwise keep everybody else out, and take the file
+descriptors of the store.
 """
 
 from __future__ import annotations
@@ -8,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from typing import Final
+from typing import Final, Protocol
 
 from warren.broker.connection.client_network import client_network
 
-MOST_CONNECTIONS: Final = 128
-"""HTTP connections that may be open at once."""
 HEAD_SECONDS: Final = 5.0
 """Seconds within which the head of a request has to arrive, from the opening of the connection or the last response on."""
 
@@ -22,29 +21,72 @@ QUIET_LOGGER: Final = logging.getLogger("warren.broker.http_api.library")
 QUIET_LOGGER.disabled = True
 
 
-class OpenConnections:
-    """Open connections of one HTTP server, those without a request in work in the order of their last activity."""
+class Closable(Protocol):
+    """Socket that can be closed: a transport, or one that waits for its transport."""
 
-    def __init__(self, most: int = MOST_CONNECTIONS) -> None:
+    def is_closing(self) -> bool: ...
+
+    def abort(self) -> None: ...
+
+
+class OpenConnections:
+    """Connections of one HTTP server, those without a request in work in the order of their last activity.
+
+    :param most: connections that there may be. Half of them, and one at least, may be of one client address.
+    """
+
+    def __init__(self, most: int) -> None:
         self._most = most
-        self._idle: dict[asyncio.BaseTransport, str] = {}
-        self._busy: dict[asyncio.BaseTransport, str] = {}
+        self._most_of_address = max(most // 2, 1)
+        self._idle: dict[Closable | asyncio.BaseTransport, str] = {}
+        self._busy: dict[Closable | asyncio.BaseTransport, str] = {}
         self._deadlines: dict[asyncio.BaseTransport, tuple[float, int]] = {}
         """Times of the loop until which a head has to arrive, in ascending order, and the bytes that were unsent then."""
+        self._begun: set[asyncio.BaseTransport] = set()
+        """Transports on which the head of a request has arrived that has not got its response."""
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._idle) + len(self._busy)
 
-    def add(self, transport: asyncio.BaseTransport, address: str) -> None:
-        """Count a new connection of a client address, and close an idle one if there are too many."""
-        self._make_room()
-        self._idle[transport] = client_network(address)
+    def add(self, accepted: Closable, address: str) -> bool:
+        """Count a new connection of a client address, and close an idle one if there are too many.
+
+        Return False if it has to be closed, because its address has too many with a request in work.
+        """
+        self._forget_closed()
+        network = client_network(address)
+        counts = Counter([*self._idle.values(), *self._busy.values()])
+        if counts[network] >= self._most_of_address:
+            if network not in self._idle.values():
+                return False
+            self._close_idle(network)
+        elif len(self) >= self._most and self._idle:
+            # The address with the most connections gives way.
+            self._close_idle(max(self._idle.values(), key=counts.__getitem__))
+        self._idle[accepted] = network
+        return True
+
+    def replace(self, accepted: Closable, transport: asyncio.BaseTransport) -> None:
+        """Go on to count a connection by its transport, and close that if no request arrives in time."""
+        network = self._idle.pop(accepted, None)
+        if network is None:
+            # It has just given way.
+            transport.close()
+            return
+        # With TLS, a request may have arrived together with the end of the handshake.
+        (self._busy if transport in self._busy else self._idle)[transport] = network
+        if transport not in self._begun:
+            self.await_request(transport)
+
+    def discard(self, accepted: Closable) -> None:
+        """Count a connection no more that has got no transport."""
+        self._idle.pop(accepted, None)
 
     def begin(self, transport: asyncio.BaseTransport | None) -> None:
         """Count a connection as busy: its request has arrived completely."""
-        if transport is not None and transport in self._idle:
-            self._busy[transport] = self._idle.pop(transport)
+        if transport is not None:
+            self._busy[transport] = self._idle.pop(transport, "")
 
     def end(self, transport: asyncio.BaseTransport | None) -> None:
         """Count a connection as idle again: the response to its request is known."""
@@ -53,7 +95,10 @@ class OpenConnections:
 
     def await_request(self, transport: asyncio.BaseTransport | None) -> None:
         """Close a connection if the head of a request does not arrive in time."""
-        if transport is None or transport.is_closing():
+        if transport is None:
+            return
+        self._begun.discard(transport)
+        if transport.is_closing():
             return
         loop = asyncio.get_running_loop()
         self._deadlines[transport] = loop.time() + HEAD_SECONDS, _unsent(transport)
@@ -63,6 +108,7 @@ class OpenConnections:
     def begin_request(self, transport: asyncio.BaseTransport | None) -> None:
         """Do not close the connection for lack of a request any more: its head has arrived."""
         if transport is not None:
+            self._begun.add(transport)
             self._deadlines.pop(transport, None)
 
     def _close_overdue(self) -> None:
@@ -83,31 +129,25 @@ class OpenConnections:
                 transport.abort()
 
     def has_room(self) -> bool:
-        """Return whether another connection may be accepted: it would be one too many only if all others are busy."""
+        """Return whether another connection may be accepted: not if all that there may be have a request in work."""
         self._forget_closed()
         return len(self._busy) < self._most
 
-    def _make_room(self) -> None:
-        """Close an idle connection if there is no room for another one.
-
-        It is that of the address with the most connections which was active the longest ago.
-        """
-        self._forget_closed()
-        if len(self) < self._most or not self._idle:
-            return
-        counts = Counter([*self._idle.values(), *self._busy.values()])
-        most = max(counts[network] for network in self._idle.values())
-        transport = next(each for each, network in self._idle.items() if counts[network] == most)
-        del self._idle[transport]
-        self._deadlines.pop(transport, None)
-        if isinstance(transport, asyncio.WriteTransport):
-            transport.abort()
+    def _close_idle(self, network: str) -> None:
+        """Close the connection of an address that was active the longest ago, of those without a request in work."""
+        found = next(each for each, of in self._idle.items() if of == network)
+        del self._idle[found]
+        if isinstance(found, asyncio.BaseTransport):
+            self._deadlines.pop(found, None)
+        if not isinstance(found, asyncio.BaseTransport) or isinstance(found, asyncio.WriteTransport):
+            found.abort()
 
     def _forget_closed(self) -> None:
         for found in (self._idle, self._busy):
             for transport in [each for each in found if each.is_closing()]:
                 del found[transport]
-                self._deadlines.pop(transport, None)
+                if isinstance(transport, asyncio.BaseTransport):
+                    self._deadlines.pop(transport, None)
 
 
 def _unsent(transport: asyncio.BaseTransport) -> int:

@@ -18,10 +18,12 @@ def request_times(connections: OpenConnections) -> Middleware:
 
     @web.middleware
     async def tell(request: web.Request, handler: Handler) -> web.StreamResponse:
-        connections.begin_request(request.transport)
+        # The request has none any more when the client is gone.
+        transport = request.transport
+        connections.begin_request(transport)
         try:
             return await handler(request)
         finally:
-            connections.await_request(request.transport)
+            connections.await_request(transport)
 
     return tell

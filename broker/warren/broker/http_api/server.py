@@ -20,8 +20,8 @@ from warren.broker.http_api.open_connections import OpenConnections
 
 logger = logging.getLogger(__name__)
 
-MOST_OPENING: Final = 64
-"""Accepted sockets that may wait for the HTTP library or be in the TLS handshake; further ones wait to be accepted."""
+HANDSHAKE_SECONDS: Final = 5.0
+"""Seconds that a TLS handshake may take."""
 
 READ_BYTES: Final = 64 * 1024
 """Bytes that are read from a socket at a time. asyncio reads four times as much, and each byte of a body may be a chunk of
@@ -48,22 +48,37 @@ class Runner(Protocol):
     async def cleanup(self) -> None: ...
 
 
+class _Opening:
+    """Accepted socket that waits for the HTTP library, or is in the TLS handshake."""
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+        """Task that makes its transport."""
+
+    def is_closing(self) -> bool:
+        return self.task is not None and self.task.done()
+
+    def abort(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+
 class HttpServer:
     """Server of one application, the HTTP API or the Prometheus endpoint, at one or more addresses.
 
+    :param most: connections that it may have.
     :param library: module whose function `start` makes the application, and returns its runner.
     :param arguments: arguments of that function; the last one, `OpenConnections`, is added to them.
     """
 
-    def __init__(self, library: str, *arguments: object) -> None:
+    def __init__(self, most: int, library: str, *arguments: object) -> None:
         self._library = library
-        self._connections = OpenConnections()
+        self._connections = OpenConnections(most)
         self._arguments = (*arguments, self._connections)
         self._acceptor: Acceptor | None = None
         self._runner: Runner | None = None
         self._starting: asyncio.Task[Runner] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._opening = 0
         self._pause_logged = False
 
     async def open(self, address: Address, tls: TlsContext | None = None) -> list[Address]:
@@ -78,7 +93,9 @@ class HttpServer:
         bound = []
         for listening in await listening_sockets(address.host, address.port):
             host, port = listening.getsockname()[:2]
-            self._acceptor.listen(listening, lambda accepted, _: self._on_accepted(accepted, tls))
+            self._acceptor.listen(
+                listening, lambda accepted, address: self._on_accepted(accepted, address, tls)
+            )
             bound.append(Address(host, port))
         return bound
 
@@ -99,34 +116,35 @@ class HttpServer:
             self._runner = None
 
     def _wait(self) -> float:
-        if self._opening >= MOST_OPENING:
-            return 0.2
         return 0.0 if self._connections.has_room() else 0.2
 
     def _count(self) -> int:
         """Return the number of open connections."""
-        return self._opening + len(self._connections)
+        return len(self._connections)
 
     def _log_pause(self, reason: str) -> None:
         if not self._pause_logged:
             self._pause_logged = True
             logger.warning("event=http_api.accepting_paused reason=%r open=%d", reason, self._count())
 
-    def _on_accepted(self, accepted: socket.socket, tls: TlsContext | None) -> None:
-        self._opening += 1
+    def _on_accepted(self, accepted: socket.socket, address: str, tls: TlsContext | None) -> None:
         self._pause_logged = False
-        task = asyncio.get_running_loop().create_task(self._serve(accepted, tls))
+        opening = _Opening()
+        if not self._connections.add(opening, address):
+            accepted.close()
+            return
+        task = opening.task = asyncio.get_running_loop().create_task(self._serve(opening, accepted, tls))
         self._tasks.add(task)
-        task.add_done_callback(lambda ended: self._on_served(ended, accepted))
+        task.add_done_callback(lambda ended: self._on_served(ended, opening, accepted))
 
-    def _on_served(self, task: asyncio.Task[None], accepted: socket.socket) -> None:
+    def _on_served(self, task: asyncio.Task[None], opening: _Opening, accepted: socket.socket) -> None:
         """Forget the task of a connection; close the socket if the task was cancelled, perhaps before it began."""
         self._tasks.discard(task)
-        self._opening -= 1
+        self._connections.discard(opening)
         if task.cancelled():
             accepted.close()
 
-    async def _serve(self, accepted: socket.socket, tls: TlsContext | None) -> None:
+    async def _serve(self, opening: _Opening, accepted: socket.socket, tls: TlsContext | None) -> None:
         """Hand an accepted socket to the HTTP library."""
         loop = asyncio.get_running_loop()
         try:
@@ -134,16 +152,14 @@ class HttpServer:
             server = runner.server
             assert server is not None
             with contextlib.suppress(OSError, TimeoutError):
-                address = str(accepted.getpeername()[0])
                 transport, _ = await loop.connect_accepted_socket(
                     server,
                     accepted,
                     ssl=tls.context if tls is not None else None,
-                    ssl_handshake_timeout=10.0 if tls is not None else None,
+                    ssl_handshake_timeout=HANDSHAKE_SECONDS if tls is not None else None,
                 )
                 _limit_reads(transport)
-                self._connections.add(transport, address)
-                self._connections.await_request(transport)
+                self._connections.replace(opening, transport)
                 return
             accepted.close()
         except Exception:
