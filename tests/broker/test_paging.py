@@ -449,6 +449,7 @@ def test_a_queue_that_rests_and_becomes_empty_is_forgotten(
                     channel.purge(f"one-of-{at}")
                 case _:
                     channel.delete(f"one-of-{at}")
+                    assert len(rested.resting) == 3 - at
     broker.call(lambda: check_often(rested))
     assert not rested.resting
     assert broker.call(lambda: int(rested.memory_bytes())) == 0

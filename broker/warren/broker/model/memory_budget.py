@@ -213,6 +213,12 @@ class MemoryBudget:
             self.resting[queue] = rate
             self.resting_bytes += rate.memory
 
+    def forget(self, queue: Queue) -> None:
+        """Keep a queue that is deleted no longer among those that rest."""
+        rate = self.resting.pop(queue, None)
+        if rate is not None:
+            self.resting_bytes -= rate.memory
+
     def wake(self, rate: ConsumptionRate) -> None:
         """Check a resting queue again, unless it is empty or deleted."""
         queue = rate.queue

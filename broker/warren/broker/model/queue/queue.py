@@ -840,6 +840,9 @@ class Queue:
         self.ready.take_all(discarded)
         self.take_held_back(discarded)
         self.vhost.bulk_work.run(discarded, discarded.step)
+        memory = self.vhost.memory_budget
+        if memory is not None:
+            memory.forget(self)
         pager = self.pager
         if pager is not None and not pager.durable:
             pager.drop()
