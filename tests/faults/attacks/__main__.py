@@ -11,7 +11,7 @@ from typing import Final
 
 from tests.faults.attacks.attack import Attack, Target
 from tests.faults.attacks.catalogue import attacks
-from tests.faults.fuzz.witness import Witness
+from tests.faults.attacks.witness_process import witness
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import free_port, peak_kib, reset_peak, resident_kib
 
@@ -26,20 +26,20 @@ def judge(broker: BrokerProcess, target: Target, attack: Attack, limit: float) -
     """
     before = resident_kib(broker.pid)
     reset_peak(broker.pid)
-    started = time.monotonic()
     failure = ""
-    with Witness(target.amqp) as witness:
+    with witness(target.amqp) as seen:
+        started = time.monotonic()
         try:
             attack.run(target)
         except (AssertionError, OSError) as error:
             failure = f"{type(error).__name__}: {error}"[:300]
-    seconds = time.monotonic() - started
+        seconds = time.monotonic() - started
     grown = peak_kib(broker.pid) - before
-    waited = witness.slowest * 1000
+    waited = seen.slowest * 1000
     faults = [
         *([f"another client waited {waited:.0f} ms"] if waited > limit else []),
         *([f"memory grew by {grown / 1024:.0f} MiB"] if grown > MEMORY_KIB else []),
-        *([f"the other client failed: {witness.error!r}"] if witness.error is not None else []),
+        *([f"the other client failed: {seen.error}"] if seen.error else []),
         *([failure] if failure else []),
     ]
     print(
