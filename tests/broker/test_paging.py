@@ -393,6 +393,8 @@ def check_often(budget: MemoryBudget) -> None:
     """Check the budget so often that a queue in which nothing changes rests."""
     for _ in range(RESTING_AFTER + 1):
         check_once(budget)
+    # As if a check were due, so that a message that arrives begins none.
+    budget.timer = budget.loop.call_later(86400, budget.stop)
 
 
 def check_once(budget: MemoryBudget) -> None:

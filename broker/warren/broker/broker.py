@@ -506,12 +506,13 @@ class Broker:
     async def _open_http(self, management: Management, undo: contextlib.AsyncExitStack) -> None:
         """Collect statistics, and serve the HTTP API and the Prometheus endpoint, as far as they have a port."""
         config, most = self.config, management.descriptors.http_connections
+        patience = config.handshake_timeout / 2
         self._collector = Collector(management.node, management.node_gauges)
         undo.callback(self._collector.stop)
         self._collector.start()
         if config.management_port is not None:
             self.management_addresses = await self._serve(
-                HttpServer(most, MANAGEMENT_LIBRARY, management, Statistics(self._collector)),
+                HttpServer(most, patience, MANAGEMENT_LIBRARY, management, Statistics(self._collector)),
                 Address(config.management_host, config.management_port),
                 config.management_tls,
                 undo,
@@ -521,7 +522,7 @@ class Broker:
                 logger.info("event=http_api.started address=%s", f"{scheme}://{each}")
         if config.prometheus_port is not None:
             self.prometheus_addresses = await self._serve(
-                HttpServer(most, PROMETHEUS_LIBRARY, management, self._collector),
+                HttpServer(most, patience, PROMETHEUS_LIBRARY, management, self._collector),
                 Address(config.prometheus_host, config.prometheus_port),
                 config.prometheus_tls,
                 undo,

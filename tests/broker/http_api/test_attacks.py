@@ -21,11 +21,10 @@ from tests.support.certificates import Authority
 from tests.support.http_client import HttpApi
 from tests.support.in_process_broker import PATIENCE, InProcessBroker
 from tests.support.polling import wait_until
-from tests.support.raw_sockets import answer, connect, many_connections
+from tests.support.raw_sockets import answer, connect, many_connections, until_it_ends
 from warren.broker import BrokerConfig
 from warren.broker.connection.descriptor_budget import HTTP_CONNECTIONS
 from warren.broker.connection.tls import TlsConfig
-from warren.broker.http_api import open_connections
 from warren.broker.http_api.caller import (
     ADMINISTRATOR,
     ANYBODY,
@@ -291,20 +290,18 @@ def test_more_slow_clients_than_there_may_be_keep_nobody_out(
     ],
     ids=["silent", "half a head", "after a response"],
 )
-def test_a_connection_on_which_no_request_begins_is_closed(
-    served: InProcessBroker, api: HttpApi, monkeypatch: pytest.MonkeyPatch, beginning: bytes
-) -> None:
-    api.get("whoami")
-    monkeypatch.setattr(open_connections, "HEAD_SECONDS", 0.05)
-    with connect(api.base) as sock:
-        sock.sendall(beginning)
-        while sock.recv(65536):
-            pass
+def test_a_connection_on_which_no_request_begins_is_closed(beginning: bytes) -> None:
+    config = BrokerConfig(management_port=0, handshake_timeout=0.1)
+    with InProcessBroker(config=config) as broker:
+        assert broker.broker is not None
+        with connect(f"http://{broker.broker.management_addresses[0]}") as sock:
+            # It may be closed before this thread goes on.
+            with contextlib.suppress(OSError):
+                sock.sendall(beginning)
+            until_it_ends(sock)
 
 
-def test_a_body_may_take_longer_than_a_head(
-    served: InProcessBroker, api: HttpApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_body_may_take_longer_than_a_head(served: InProcessBroker, api: HttpApi) -> None:
     assert served.broker is not None
     (server,) = served.broker._http
     body = b'{"durable": true}'
@@ -315,11 +312,19 @@ def test_a_body_may_take_longer_than_a_head(
             lambda: len(server._connections) == 1 and not server._connections._deadlines,
             "its head has arrived",
         )
-        monkeypatch.setattr(open_connections, "HEAD_SECONDS", 0.05)
+        served.call(lambda: hurry(server._connections))
         with connect(api.base) as silent:
             assert silent.recv(1) == b""
         slow.sendall(body[5:])
         assert slow.recv(13) == b"HTTP/1.1 201 "
+
+
+def hurry(connections: OpenConnections) -> None:
+    """Expect the heads of further requests at once. None may be awaited now."""
+    connections.head_seconds = 0.05
+    if connections._timer is not None:
+        connections._timer.cancel()
+        connections._timer = None
 
 
 class Accepted:
@@ -336,7 +341,7 @@ class Accepted:
 
 
 def test_the_address_with_the_most_connections_gives_way() -> None:
-    connections = OpenConnections(5)
+    connections = OpenConnections(5, 1)
     first, second, third, fourth = ([Accepted() for _ in range(count)] for count in (1, 2, 2, 1))
     for network, some in enumerate((first, second, third, fourth)):
         for each in some:
@@ -349,7 +354,7 @@ def test_the_address_with_the_most_connections_gives_way() -> None:
 
 
 def test_an_address_has_half_of_all_connections_at_most() -> None:
-    connections = OpenConnections(4)
+    connections = OpenConnections(4, 1)
     several = [Accepted() for _ in range(3)]
     for each in several:
         assert connections.add(each, "10.0.0.1")

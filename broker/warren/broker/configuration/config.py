@@ -58,7 +58,8 @@ class BrokerConfig:
     :param send_timeout: seconds after which the connection of a client that has stopped reading, and so leaves output
         unread, is ended, also if it sends heartbeats; 0 is never.
     :param max_message_size: largest message body in bytes (RabbitMQ 4: 16 MiB).
-    :param handshake_timeout: seconds from the TCP connection to connection.open.
+    :param handshake_timeout: seconds from the TCP connection to connection.open. Half of them is the time for a TLS
+        handshake over HTTP, for the head of a request, and for a pause between two requests.
     :param consumer_timeout: milliseconds that a delivered message may stay unacknowledged, unless its queue or consumer sets
         `x-consumer-timeout`; then a consumer of a quorum queue is suspended, and any other channel closed with 406. 0 is no
         limit (RabbitMQ: 30 minutes).

@@ -17,7 +17,7 @@ from warren.broker.http_api.api_error import ApiError, from_amqp, from_refusal, 
 from warren.broker.http_api.call import Call, Handler, Response
 from warren.broker.http_api.caller import ANYBODY, MANAGEMENT, Authenticator, Caller, parse_credentials
 from warren.broker.http_api.json_body import DEFINITIONS_BODY
-from warren.broker.http_api.open_connections import HEAD_SECONDS, QUIET_LOGGER, OpenConnections
+from warren.broker.http_api.open_connections import QUIET_LOGGER, OpenConnections
 from warren.broker.http_api.page import page_files
 from warren.broker.http_api.request_times import request_times
 from warren.broker.http_api.routes import ROUTES, Route
@@ -324,7 +324,7 @@ async def start(
         handle_signals=False,
         # By default the library unpacks a compressed body as it arrives, even if the request is refused.
         auto_decompress=False,
-        keepalive_timeout=HEAD_SECONDS,
+        keepalive_timeout=connections.head_seconds,
         lingering_time=2.0,
         logger=QUIET_LOGGER,
     )

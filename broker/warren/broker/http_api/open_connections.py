@@ -13,9 +13,6 @@ from typing import Final, Protocol
 
 from warren.broker.connection.client_network import client_network
 
-HEAD_SECONDS: Final = 5.0
-"""Seconds within which the head of a request has to arrive, from the opening of the connection or the last response on."""
-
 QUIET_LOGGER: Final = logging.getLogger("warren.broker.http_api.library")
 """Logger of the HTTP library, which is off: it would log a traceback for each malformed request of a client."""
 QUIET_LOGGER.disabled = True
@@ -33,9 +30,12 @@ class OpenConnections:
     """Connections of one HTTP server, those without a request in work in the order of their last activity.
 
     :param most: connections that there may be. Half of them, and one at least, may be of one client address.
+    :param head_seconds: seconds within which the head of a request has to arrive, from the opening of the connection or
+        the last response on.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, head_seconds: float) -> None:
+        self.head_seconds = head_seconds
         self._most = most
         self._most_of_address = max(most // 2, 1)
         self._idle: dict[Closable | asyncio.BaseTransport, str] = {}
@@ -101,9 +101,9 @@ class OpenConnections:
         if transport.is_closing():
             return
         loop = asyncio.get_running_loop()
-        self._deadlines[transport] = loop.time() + HEAD_SECONDS, _unsent(transport)
+        self._deadlines[transport] = loop.time() + self.head_seconds, _unsent(transport)
         if self._timer is None:
-            self._timer = loop.call_later(HEAD_SECONDS, self._close_overdue)
+            self._timer = loop.call_later(self.head_seconds, self._close_overdue)
 
     def begin_request(self, transport: asyncio.BaseTransport | None) -> None:
         """Do not close the connection for lack of a request any more: its head has arrived."""

@@ -20,9 +20,6 @@ from warren.broker.http_api.open_connections import OpenConnections
 
 logger = logging.getLogger(__name__)
 
-HANDSHAKE_SECONDS: Final = 5.0
-"""Seconds that a TLS handshake may take."""
-
 READ_BYTES: Final = 64 * 1024
 """Bytes that are read from a socket at a time. asyncio reads four times as much, and each byte of a body may be a chunk of
 its own, for which the HTTP library makes ten calls."""
@@ -67,13 +64,14 @@ class HttpServer:
     """Server of one application, the HTTP API or the Prometheus endpoint, at one or more addresses.
 
     :param most: connections that it may have.
+    :param patience: seconds that a TLS handshake may take, and the head of a request or a pause between two.
     :param library: module whose function `start` makes the application, and returns its runner.
     :param arguments: arguments of that function; the last one, `OpenConnections`, is added to them.
     """
 
-    def __init__(self, most: int, library: str, *arguments: object) -> None:
+    def __init__(self, most: int, patience: float, library: str, *arguments: object) -> None:
         self._library = library
-        self._connections = OpenConnections(most)
+        self._connections = OpenConnections(most, patience)
         self._arguments = (*arguments, self._connections)
         self._acceptor: Acceptor | None = None
         self._runner: Runner | None = None
@@ -156,7 +154,7 @@ class HttpServer:
                     server,
                     accepted,
                     ssl=tls.context if tls is not None else None,
-                    ssl_handshake_timeout=HANDSHAKE_SECONDS if tls is not None else None,
+                    ssl_handshake_timeout=self._connections.head_seconds if tls is not None else None,
                 )
                 _limit_reads(transport)
                 self._connections.replace(opening, transport)

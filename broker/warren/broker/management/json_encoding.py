@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from math import isinf
 from typing import Final
 
@@ -59,22 +59,6 @@ def encode_in_steps(value: Json, *, ascii_only: bool = False) -> Generator[None,
     return text.parts()
 
 
-def join_in_steps(items: Sequence[bytes]) -> Generator[None, None, list[bytes]]:
-    """Return parts of the text of a list, whose items are encoded, as the value of a generator that yields after each."""
-    parts: list[bytes] = []
-    some: list[bytes] = []
-    size = 0
-    for item in items:
-        some.append(item)
-        size += len(item) + 1
-        if size >= PART:
-            parts.append((b"," if parts else b"[") + b",".join(some))
-            some, size = [], 0
-            yield
-    parts.append(b"," + b",".join(some) if parts and some else b"" if parts else b"[" + b",".join(some))
-    return [*parts, b"]"]
-
-
 class _Text:
     """Encoded text in parts of a moderate size."""
 
@@ -98,6 +82,24 @@ class _Text:
         if self._pieces:
             self._join()
         return self._parts
+
+
+class ListText:
+    """Encoded text of a list, whose items are added one by one, so that they need not be in memory together."""
+
+    def __init__(self) -> None:
+        self._text = _Text(COMPACT)
+        self._separator = "["
+
+    def add(self, item: Json) -> None:
+        """Encode an item, and add it to the end of the list."""
+        self._text.add(self._separator + COMPACT.encode(item))
+        self._separator = ","
+
+    def parts(self) -> list[bytes]:
+        """Return the text in parts, once all items were added."""
+        self._text.add("[]" if self._separator == "[" else "]")
+        return self._text.parts()
 
 
 def _encode(value: Json, text: _Text) -> Generator[None, None, None]:

@@ -11,7 +11,7 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from warren.broker.http_api.open_connections import HEAD_SECONDS, QUIET_LOGGER, OpenConnections
+from warren.broker.http_api.open_connections import QUIET_LOGGER, OpenConnections
 from warren.broker.http_api.prometheus.exporter import Exporter
 from warren.broker.http_api.prometheus.exposition import CONTENT_TYPE, AnyFamily, encode_in_steps
 from warren.broker.http_api.prometheus.object_metrics import Selection
@@ -114,7 +114,7 @@ async def start(management: Management, collector: Collector, connections: OpenC
         handle_signals=False,
         # By default the library unpacks a compressed body as it arrives, even if the request is refused.
         auto_decompress=False,
-        keepalive_timeout=HEAD_SECONDS,
+        keepalive_timeout=connections.head_seconds,
         lingering_time=2.0,
         logger=QUIET_LOGGER,
     )

@@ -20,7 +20,7 @@ from warren.broker.http_api.resources import clients
 from warren.broker.http_api.resources.settlement import ACK_MODES, Settlement
 from warren.broker.http_api.table_json import encode_arguments, table_json
 from warren.broker.management.items.queue_items import NODE, QUEUE_ITEMS, QueueListing
-from warren.broker.management.json_encoding import encode, join_in_steps
+from warren.broker.management.json_encoding import ListText
 from warren.broker.management.json_values import name_text
 from warren.broker.management.queue_counts import UnackedCounts, count_unacked_in_steps
 from warren.broker.management.request import Json
@@ -319,7 +319,7 @@ async def get_messages(call: Call) -> Response:
         raise from_amqp(error) from None
     await _settled(call, queue)
     taken: list[Message] = []
-    shown: list[bytes] = []
+    shown = ListText()
 
     def take() -> Generator[None, None, None]:
         while len(taken) < min(count, MOST_MESSAGES):
@@ -331,7 +331,7 @@ async def get_messages(call: Call) -> Response:
             taken.append(message)
             queue.counts.fetched += 1
             # Encoded one by one: tens of thousands of objects would keep the garbage collector busy.
-            shown.append(encode(message_json(queue, message, encoding == "base64", truncate)))
+            shown.add(message_json(queue, message, encoding == "base64", truncate))
             yield
 
     try:
@@ -344,7 +344,7 @@ async def get_messages(call: Call) -> Response:
     settlement.start()
     await queue.vhost.bulk_work.finished(settlement)
     await call.synced()
-    return Response(encoded=await run_in_slices(join_in_steps(shown)))
+    return Response(encoded=shown.parts())
 
 
 def _count(value: Json, name: str) -> int:
