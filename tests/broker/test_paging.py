@@ -457,6 +457,20 @@ def test_a_queue_that_rests_and_becomes_empty_is_forgotten(
     assert broker.call(lambda: int(rested.memory_bytes())) == 0
 
 
+def test_a_deleted_queue_is_forgotten_at_once(broker: InProcessBroker, rested: MemoryBudget) -> None:
+    """Otherwise the queue, and a closed connection that owned it, take memory until the next check."""
+    with Connection(broker.url) as connection:
+        channel = connection.channel()
+        channel.confirm()
+        channel.publish("one-of-2", BODY, delivery_mode=2)
+        assert channel.settled(1) == [True]
+        # No check happens meanwhile.
+        broker.call(rested.stop)
+        assert [queue.name for queue in rested.rates] == [b"one-of-2"]
+        channel.delete("one-of-2")
+        assert not rested.rates
+
+
 def test_queues_that_rest_are_paged_out_when_memory_is_short(
     broker: InProcessBroker, rested: MemoryBudget
 ) -> None:

@@ -9,26 +9,40 @@ import weakref
 import pytest
 
 from warren.cli import garbage_collection
-from warren.cli.garbage_collection import CHEAP_GROWTH, collect_when_due, is_collection_due
+from warren.cli.garbage_collection import FullSearches, collect_when_due
 
-START = 30_000_000
-LIMIT = 1_000_000_000
+MIB = 1024 * 1024
+START = 40 * MIB
+LIMIT = 1000 * MIB
 
 
-@pytest.mark.parametrize(
-    ("resident", "due"),
-    [
-        (START, True),
-        (START + CHEAP_GROWTH, True),
-        (START + CHEAP_GROWTH + 1, False),
-        (LIMIT - 1, False),
-        (LIMIT, True),
-    ],
-)
-def test_a_search_of_all_objects_is_due_while_it_is_quick_or_memory_is_short(
-    resident: int, due: bool
-) -> None:
-    assert is_collection_due(resident, START, LIMIT) is due
+def test_the_first_search_is_due_until_32_mib_beyond_the_start() -> None:
+    searches = FullSearches(START, LIMIT)
+    assert searches.is_due(START)
+    assert searches.is_due(START + 32 * MIB)
+    assert not searches.is_due(START + 33 * MIB)
+
+
+def test_a_search_is_due_whatever_it_takes_while_memory_is_short() -> None:
+    searches = FullSearches(START, LIMIT)
+    assert not searches.is_due(LIMIT - 1)
+    assert searches.is_due(LIMIT)
+
+
+def test_after_a_quick_search_the_next_may_find_more_memory_in_use() -> None:
+    """Garbage that came too fast for one search does not end all searches."""
+    searches = FullSearches(START, LIMIT)
+    searches.note(START + 30 * MIB, 0.005)
+    assert searches.is_due(START + 55 * MIB)
+    assert not searches.is_due(START + 60 * MIB)
+
+
+def test_after_a_slow_search_the_next_waits_until_memory_is_as_at_the_start() -> None:
+    searches = FullSearches(START, LIMIT)
+    searches.note(LIMIT, 0.7)
+    assert not searches.is_due(LIMIT - MIB)
+    assert not searches.is_due(START + 33 * MIB)
+    assert searches.is_due(START + 32 * MIB)
 
 
 class Node:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from typing import Final
 
 from warren.core.operating_system.memory import resident_memory
@@ -24,10 +25,12 @@ CHECK_INTERVAL: Final = 1.0
 SURVIVORS: Final = 10
 """Searches of survivors after which all objects are searched without waiting for the interval.
 
-Closed connections are such survivors: so many searches are those of some 5,000 connections, 1 to 2 MiB of garbage.
+Closed connections are such survivors, for those that were open during such a search: a few thousand objects each.
 """
-CHEAP_GROWTH: Final = 32 * 1024 * 1024
-"""Bytes of memory, beyond those at the start, up to which all objects are searched in about 30 ms."""
+QUICK: Final = 0.03
+"""Seconds of processor time that a search of all objects may be expected to take while memory is not short."""
+SECONDS_PER_BYTE: Final = 0.03 / (32 * 1024 * 1024)
+"""Seconds that memory which was allocated since a search adds to the next one at most: a millisecond for each MiB."""
 
 
 def collect_less_often() -> None:
@@ -39,16 +42,53 @@ def collect_less_often() -> None:
     gc.set_threshold(YOUNG, YOUNG_COLLECTIONS, MIDDLE_COLLECTIONS)
 
 
-def is_collection_due(resident: int, at_start: int, limit: int) -> bool:
-    """Return whether all objects should be searched now, because that is quick, or memory is short.
+class FullSearches:
+    """Searches of all objects for cycles: done while they are quick, or while memory is short.
 
     While memory is short, publishers are blocked anyway, and garbage may be the reason.
 
-    :param resident: resident memory of the process in bytes.
-    :param at_start: the same at its start.
-    :param limit: bytes from which on memory is short.
+    :param at_start: resident memory of the process in bytes at its start, when there is nothing to search.
+    :param limit: bytes of resident memory from which on memory is short.
     """
-    return resident <= at_start + CHEAP_GROWTH or resident >= limit
+
+    def __init__(self, at_start: int, limit: int) -> None:
+        self.limit = limit
+        self.at_start = at_start
+        self.after_last = at_start
+        """Resident memory in bytes after the last search."""
+        self.last_seconds = 0.0
+        """Seconds of processor time that this search took."""
+
+    def expected_seconds(self, resident: int) -> float:
+        """Return the seconds that a search is expected to take at most.
+
+        :param resident: resident memory of the process in bytes.
+        """
+        since_start = (resident - self.at_start) * SECONDS_PER_BYTE
+        since_last = (resident - self.after_last) * SECONDS_PER_BYTE
+        return min(since_start, self.last_seconds + max(since_last, 0.0))
+
+    def is_due(self, resident: int) -> bool:
+        """Return whether all objects should be searched now, because that is quick, or memory is short.
+
+        :param resident: resident memory of the process in bytes.
+        """
+        return resident >= self.limit or self.expected_seconds(resident) <= QUICK
+
+    def run(self) -> None:
+        """Search all objects, and note how long it takes."""
+        begun = time.thread_time()
+        gc.collect()
+        self.note(resident_memory(), time.thread_time() - begun)
+
+    def note(self, resident: int, seconds: float) -> None:
+        """Note the outcome of a search.
+
+        :param resident: resident memory of the process in bytes after it.
+        :param seconds: processor time that it took.
+        """
+        self.after_last = resident
+        self.last_seconds = seconds
 
 
 async def collect_when_due(limit: int) -> None:
@@ -56,16 +96,16 @@ async def collect_when_due(limit: int) -> None:
 
     :param limit: bytes of resident memory from which on memory is short.
     """
-    at_start = resident_memory()
+    searches = FullSearches(resident_memory(), limit)
     loop = asyncio.get_running_loop()
-    collected_at = loop.time()
+    searched_at = loop.time()
     while True:
         await asyncio.sleep(CHECK_INTERVAL)
-        if loop.time() - collected_at < INTERVAL and gc.get_count()[2] < SURVIVORS:
+        if loop.time() - searched_at < INTERVAL and gc.get_count()[2] < SURVIVORS:
             continue
-        collected_at = loop.time()
-        if is_collection_due(resident_memory(), at_start, limit):
-            gc.collect()
+        searched_at = loop.time()
+        if searches.is_due(resident_memory()):
+            searches.run()
 
 
-__all__ = ["collect_less_often", "collect_when_due", "is_collection_due"]
+__all__ = ["FullSearches", "collect_less_often", "collect_when_due"]

@@ -214,7 +214,8 @@ class MemoryBudget:
             self.resting_bytes += rate.memory
 
     def forget(self, queue: Queue) -> None:
-        """Keep a queue that is deleted no longer among those that rest."""
+        """Keep a queue that is deleted no longer, so that it and the connection that owns it are freed at once."""
+        self.rates.pop(queue, None)
         rate = self.resting.pop(queue, None)
         if rate is not None:
             self.resting_bytes -= rate.memory
