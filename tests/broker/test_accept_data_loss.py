@@ -96,7 +96,10 @@ def test_a_folder_whose_definitions_are_lost_is_refused_with_counts(killed: Path
         assert "neither definitions.db (it is missing or empty) nor definitions.journal" in text
         # The deleted queue counts, because nothing shows any more that it was deleted.
         assert "60 messages of 3 queues and" in text
-        assert "1 streams (incarnations 1, 2, 3, 4)" in text
+        assert "1 streams without definitions (" in text
+        for number, name in enumerate(("first", "deleted", "second"), 1):
+            assert f"number {number}: 20 messages, the first with routing key '{name}'; " in text
+        assert "; number 4: a stream of " in text
 
 
 def test_with_the_option_all_messages_are_kept(killed: Path, caplog: pytest.LogCaptureFixture) -> None:

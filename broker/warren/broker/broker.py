@@ -42,7 +42,7 @@ from warren.broker.model.capture.message_spans import SpanHook
 from warren.broker.model.clock import Clock, RealClock
 from warren.broker.model.compat_checks import PortabilityChecks
 from warren.broker.model.memory_budget import MemoryBudget
-from warren.broker.model.message_codec import describe_payload
+from warren.broker.model.message_codec import describe_payload, routing_of
 from warren.broker.model.policy.policy_keys import Json
 from warren.broker.model.policy.runtime_parameters import SHOVEL, RuntimeParameters
 from warren.broker.model.queue.message_recovery import restore_messages
@@ -64,7 +64,7 @@ from warren.broker.store.log.log import Log
 from warren.broker.store.log.recovery import Recovery
 from warren.broker.store.stream.stream_recovery import recover_streams
 from warren.broker.store.stream.stream_store import StreamStore
-from warren.broker.store.unclaimed_queues import LogRecovery
+from warren.broker.store.unclaimed_queues import LogRecovery, name_queues
 from warren.core.operating_system.memory import resident_memory
 from warren.core.operating_system.sockets import COUNTS_UNREAD
 from warren.wire import field_tables
@@ -554,7 +554,8 @@ class Broker:
         assert self.config.data_dir is not None
         self._folder = DataFolder.open(self.config.data_dir, self._files)
         accepted = self.config.accept_data_loss
-        log = LogRecovery(self._folder, self.config.default_vhost.encode(), accepted, describe_payload)
+        vhost = self.config.default_vhost.encode()
+        log = LogRecovery(self._folder, vhost, accepted, describe_payload, routing_of)
         # In threads: a program that embeds the broker runs other things on this loop.
         opening = loop.run_in_executor(None, Definitions.open, self._folder, loop, accepted, log.claim)
         try:
@@ -574,7 +575,7 @@ class Broker:
         streams = await loop.run_in_executor(
             None, recover_streams, self._folder, known, recovery.clean, manifest
         )
-        for line in (*recovery.damage, *streams.damage):
+        for line in name_queues((*recovery.damage, *streams.damage), definitions.queues):
             logger.error("event=store.damage_found detail=%r", line)
         for line in manifest.notes:
             logger.warning("event=store.marks_lost detail=%r", line)

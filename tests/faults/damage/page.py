@@ -178,7 +178,7 @@ def generated(results: Results) -> str:
         parts.append(
             "## When both copies are damaged\n\n"
             "The broker does not start. If the definitions are lost, its line names the option that accepts that. With it, "
-            "the\nbroker starts, reports the loss, and keeps the messages in queues named `recovered-INCARNATION`.\n"
+            "the\nbroker starts, reports the loss, and keeps the messages in queues named `recovered-NUMBER`.\n"
         )
         table = ["| Files | Damage | After | Start | Outcome | First line |", "|---|---|---|---|---|---|"]
         for row in results.refusals:

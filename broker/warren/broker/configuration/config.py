@@ -99,7 +99,7 @@ class BrokerConfig:
     :param load_definitions: file with definitions in RabbitMQ's format, or folder of such files, imported at every start.
         If they contain users, the first users are not created.
     :param accept_data_loss: start although definitions of the data folder are lost or older than its messages. Messages of
-        unknown queues go to durable queues `recovered-INCARNATION` of the default virtual host. Without such a loss it
+        unknown queues go to durable queues `recovered-NUMBER` of the default virtual host. Without such a loss it
         changes nothing.
     :param sync: when the log is synced to disk: `"batch"` (each batch before its confirms, acknowledgements within 200 ms),
         `"always"` (also each acknowledgement) or `"off"` (never: confirmed messages survive a killed process, but not a

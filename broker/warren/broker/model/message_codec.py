@@ -109,6 +109,16 @@ def describe_payload(payload: bytes) -> tuple[int, int, int]:
     return priority, expires, _U64.unpack_from(payload, _HEAD.size + exchange_size + key_size + 11)[0]
 
 
+def routing_of(payload: bytes) -> tuple[bytes, bytes]:
+    """Return exchange and routing key of a message, from its record in the log.
+
+    :param payload: the payload of the message's record: head and content.
+    """
+    _, _, _, _, exchange_size, key_size = _HEAD.unpack_from(payload, 0)
+    key = _HEAD.size + exchange_size
+    return payload[_HEAD.size : key], payload[key : key + key_size]
+
+
 def read_message(sequence: int, payload: bytes, mark: int) -> Message:
     """Return the message that the log holds.
 

@@ -8,6 +8,8 @@ show that the definitions are older than the log. Nobody has deleted those queue
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -27,6 +29,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 OPTION: Final = "--accept-data-loss"
 PREFIX: Final = "recovered-"
 """Beginning of the names of queues that get the messages of unknown queues; their incarnations follow."""
+LISTED: Final = 5
+"""Most queues and streams that a refusal describes one by one."""
 _STREAM: Final = encode({"x-queue-type": "stream"})
 
 
@@ -43,19 +47,15 @@ class UnclaimedQueues(NamedTuple):
         """All incarnations, in order."""
         return sorted({*self.queues, *self.streams})
 
-    def describe(self) -> str:
-        """Return how much there is of them, and their incarnations."""
+    def totals(self) -> str:
+        """Return how much there is of them."""
         messages, size = sum(self.queues.values()), sum(self.streams.values())
         parts = []
         if self.queues:
             parts.append(f"{messages} messages of {len(self.queues)} queues")
         if self.streams:
             parts.append(f"{size} bytes of {len(self.streams)} streams")
-        if not parts:
-            return "no messages of durable queues"
-        numbers = self.incarnations
-        names = ", ".join(map(str, numbers[:5])) + (f" and {len(numbers) - 5} more" if numbers[5:] else "")
-        return f"{' and '.join(parts)} (incarnations {names})"
+        return " and ".join(parts) or "no messages of durable queues"
 
 
 class LogRecovery:
@@ -63,10 +63,19 @@ class LogRecovery:
 
     :param vhost: virtual host of the queues that get the messages of unknown queues.
     :param accept_data_loss: True to make such queues, False to refuse the folder.
+    :param routing_of: returns exchange and routing key of an encoded message.
     """
 
-    def __init__(self, folder: DataFolder, vhost: bytes, accept_data_loss: bool, describe: Describe) -> None:
+    def __init__(
+        self,
+        folder: DataFolder,
+        vhost: bytes,
+        accept_data_loss: bool,
+        describe: Describe,
+        routing_of: Callable[[bytes], tuple[bytes, bytes]],
+    ) -> None:
         self._folder = folder
+        self._routing_of = routing_of
         self._vhost = vhost
         self._accepted = accept_data_loss
         self._recover = partial(recover, folder, describe=describe)
@@ -87,7 +96,7 @@ class LogRecovery:
             self._recovery = recovery
             return ClaimedQueues([], 0)
         if not self._accepted:
-            raise self._refusal("the definitions are older than the log", found)
+            raise self._refusal("the definitions are older than the log", recovery, found)
         names = {row.name for row in definitions.queues if row.vhost == self._vhost}
         for incarnation in found.incarnations:
             if not found.queues.get(incarnation) and incarnation not in found.streams:
@@ -113,7 +122,7 @@ class LogRecovery:
         :raises StoreError: the disk failed.
         """
         recovery = self._recover((), first_unknown=1)
-        return self._refusal(str(lost), self._unclaimed(recovery, lost.known, 1))
+        return self._refusal(str(lost), recovery, self._unclaimed(recovery, lost.known, 1))
 
     def result(self, known: set[int]) -> Recovery:
         """Return the messages of the known queues, once `claim` has been called and its queues are on disk.
@@ -149,12 +158,48 @@ class LogRecovery:
             raise disk_error(f"read the streams in {folder}", error) from None
         return UnclaimedQueues(queues, streams)
 
-    def _refusal(self, reason: str, found: UnclaimedQueues) -> StoreError:
+    def _refusal(self, reason: str, recovery: Recovery, found: UnclaimedQueues) -> StoreError:
+        numbers = found.incarnations
+        parts = [self._describe(number, recovery, found) for number in numbers[:LISTED]]
+        if numbers[LISTED:]:
+            parts.append(f"{len(numbers) - LISTED} more")
+        listed = f" ({'; '.join(parts)})" if parts else ""
         return StoreError(
-            f"cannot use the data folder {self._folder.path}: {reason}; it holds {found.describe()} without "
-            f"definitions. Restore definitions.db and definitions.journal from a backup, or start once with {OPTION}: "
-            f"definitions, users and permissions may be lost, and these messages go to durable queues {PREFIX}INCARNATION"
+            f"cannot use the data folder {self._folder.path}: {reason}; it holds {found.totals()} without "
+            f"definitions{listed}. Restore definitions.db and definitions.journal from a backup, or start once with "
+            f"{OPTION}: definitions, users and permissions may be lost, and these messages go to durable queues "
+            f"{PREFIX}NUMBER"
         )
 
+    def _describe(self, incarnation: int, recovery: Recovery, found: UnclaimedQueues) -> str:
+        """Return what tells an operator which queue or stream this was: its name is in the definitions only."""
+        if incarnation in found.streams:
+            return f"number {incarnation}: a stream of {found.streams[incarnation]} bytes"
+        count = found.queues[incarnation]
+        first = next(recovery.messages(incarnation), None)
+        if first is None:
+            return f"number {incarnation}: {count} messages"
+        exchange, key = (part.decode(errors="replace") for part in self._routing_of(first[1]))
+        origin = f"exchange {exchange!r} and routing key" if exchange else "routing key"
+        return f"number {incarnation}: {count} messages, the first with {origin} {key!r}"
 
-__all__ = ["LogRecovery", "UnclaimedQueues"]
+
+def name_queues(reports: Iterable[str], rows: Iterable[QueueRow]) -> list[str]:
+    """Return reports of damage with the names of the queues and streams behind their incarnations.
+
+    :param reports: lines with texts such as `queue 5` and `stream 7`: the log knows no names.
+    :param rows: definitions of all queues.
+    """
+    known = {row.incarnation: row for row in rows}
+
+    def name(found: re.Match[str]) -> str:
+        row = known.get(int(found[1]))
+        if row is None:
+            return found[0]
+        queue, vhost = row.name.decode(errors="replace"), row.vhost.decode(errors="replace")
+        return f"{found[0]} ({queue!r} in {vhost!r})"
+
+    return [re.sub(r"\b(?:queue|stream) (\d+)\b", name, report) for report in reports]
+
+
+__all__ = ["LogRecovery", "UnclaimedQueues", "name_queues"]
