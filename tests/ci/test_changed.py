@@ -30,6 +30,6 @@ def test_a_change_selects_the_tests_of_its_packages(changed: list[str], tests: l
 
 
 def test_every_package_has_an_entry_and_every_folder_exists() -> None:
-    packages = {path.parent.name for path in ROOT.glob("*/warren")}
+    packages = {path.relative_to(ROOT).parts[0] for path in ROOT.glob("*/warren/*/*.py")}
     assert packages <= TESTS.keys()
     assert [folder for folders in TESTS.values() for folder in folders if not (ROOT / folder).is_dir()] == []
