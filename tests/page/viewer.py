@@ -15,6 +15,15 @@ if TYPE_CHECKING:
 PHONE: ViewportSize = {"width": 390, "height": 844}
 LAPTOP: ViewportSize = {"width": 1400, "height": 900}
 
+UNFOLD = """() => {
+    const unfold = () => document.querySelectorAll("details.section:not([data-unfolded])").forEach((each) => {
+        each.open = true;
+        each.dataset.unfolded = "";
+    });
+    unfold();
+    new MutationObserver(unfold).observe(document.body, { childList: true, subtree: true });
+}"""
+
 
 class Viewer:
     """Page of a browser, and what it complained about."""
@@ -65,10 +74,8 @@ class Viewer:
         self.page.locator("main .loading").first.wait_for(state="detached")
 
     def show_all(self) -> None:
-        """Unfold all sections."""
-        self.page.evaluate(
-            "document.querySelectorAll('details.section').forEach(each => { each.open = true })"
-        )
+        """Unfold all sections, those too that the view adds from now on."""
+        self.page.evaluate(UNFOLD)
 
     def show_column(self, title: str) -> None:
         """Show a column of the list, such as `Details: Client`."""
