@@ -107,6 +107,34 @@ async def test_a_fault_arrives_as_the_class_that_was_raised(make_app: MakeApp, n
     )  # fmt: skip
 
 
+async def test_a_reply_that_would_not_read_back_is_an_error(make_app: MakeApp, name: str) -> None:
+    class Odds(BaseModel):
+        odds: float
+
+    class Unknown(Fault[Odds], code="unknown"):
+        pass
+
+    class GetOdds(Request[Odds], queue=name, faults=[Unknown]):
+        fails: bool
+
+    app = make_app()
+
+    @app.handle(GetOdds)
+    async def get_odds(request: GetOdds) -> Odds:
+        found = Odds(odds=float("inf"))
+        if request.fails:
+            raise Unknown("no bets yet", found)
+        return found
+
+    async with app:
+        with pytest.raises(RemoteError, match="a Odds cannot be written: odds is infinite or not a number"):
+            await app.call(GetOdds(fails=False))
+        with pytest.raises(
+            RemoteError, match=r"unknown: no bets yet \(without its details: a Odds cannot be"
+        ):
+            await app.call(GetOdds(fails=True))
+
+
 async def test_an_unknown_fault_is_a_remote_error_with_its_code(make_app: MakeApp, name: str) -> None:
     class Buy(Request[int], queue=name):
         pass

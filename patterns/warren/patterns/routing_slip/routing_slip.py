@@ -11,14 +11,13 @@ Costs: one message per step, which carries the whole slip in a header; a slip ma
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Final, Generic, TypeVar, get_type_hints
 from uuid import uuid4
-
-from pydantic import TypeAdapter
 
 from warren.patterns.routing_slip.rules import HEADER, PlannedStep, RoutingSlip, RoutingSlipEnded, read
 from warren.sdk import (
@@ -42,6 +41,9 @@ from warren.sdk.extend import (
     check_decorated,
     check_idempotency,
     check_retry_policy,
+    read_text,
+    type_codec,
+    write_text,
 )
 
 MAX_REASON: Final = 1000
@@ -84,7 +86,7 @@ class RoutingSlipStep(Generic[StepCommand, Result]):
         self._function = function
         self._kind = kind
         self._compensate: Callable[[StepCommand, Result], Awaitable[None]] | None = None
-        self._adapter: TypeAdapter[Any] = TypeAdapter(_return_type(function))
+        self._codec = type_codec(_return_type(function))
 
     async def __call__(self, step: StepCommand) -> Result:
         return await self._function(step)
@@ -102,11 +104,12 @@ class RoutingSlipStep(Generic[StepCommand, Result]):
         return function
 
     def serialize_result(self, result: Result) -> str:
-        return self._adapter.dump_json(self._adapter.validate_python(result)).decode()
+        return self._codec.write_json(self._codec.read_object(result)).decode()
 
     async def run_compensation(self, body: str, result: str) -> None:
         if self._compensate is not None:
-            await self._compensate(self._kind.model_validate_json(body), self._adapter.validate_json(result))
+            command = read_text(self._kind, body)
+            await self._compensate(command, self._codec.read_json(result.encode()))
 
 
 class RoutingSlips:
@@ -200,9 +203,7 @@ class RoutingSlips:
         for step in steps:
             if self._steps.get(type(step).wire_type) is not type(step):
                 raise ConfigError(f"RoutingSlips: {type(step).__name__} is not named in steps=[...]")
-        planned = tuple(
-            PlannedStep(type(step).wire_type, step.model_dump_json(by_alias=True)) for step in steps
-        )
+        planned = tuple(PlannedStep(type(step).wire_type, write_text(step)) for step in steps)
         slip = RoutingSlip(slip_id or uuid4().hex, end.wire_type, planned)
         await self._go_forward(slip)
         return slip.id
@@ -233,7 +234,7 @@ class RoutingSlips:
 
     async def _execute(self, handler: RoutingSlipStep[Any, Any], step: Message, delivery: Delivery) -> None:
         slip = read(delivery.headers.get(HEADER))
-        here = PlannedStep(step.wire_type, step.model_dump_json(by_alias=True))
+        here = PlannedStep(step.wire_type, write_text(step))
 
         async def attempt() -> Any:
             try:
@@ -254,7 +255,7 @@ class RoutingSlips:
             return
         try:
             executed = slip.with_completed(here, handler.serialize_result(result))
-        except ValueError as error:
+        except (ValueError, ConfigError) as error:
             # Without its result this step cannot be compensated; those before it can.
             await self._fail(slip, step, f"the result of the step does not fit its annotated type: {error}")
             return
@@ -291,13 +292,14 @@ class RoutingSlips:
         if not slip.todo:
             # A step that was executed before its class was renamed is reported by its present name.
             results = {
-                self._class_of(self._steps, step.type).wire_type: _json(step.result) for step in slip.done
+                self._class_of(self._steps, step.type).wire_type: json.loads(step.result)
+                for step in slip.done
             }
             await self._end(slip, completed=True, results=results)
             return
         next_step, *rest = slip.todo
         kind = self._class_of(self._steps, next_step.type)
-        await self._publish(replace(slip, todo=tuple(rest)), kind.model_validate_json(next_step.body), "do")
+        await self._publish(replace(slip, todo=tuple(rest)), read_text(kind, next_step.body), "do")
 
     async def _go_back(self, slip: RoutingSlip) -> None:
         """Publish the message that compensates the last executed step. If none is left, publish the message that
@@ -363,10 +365,6 @@ def _as_handler(handle: Callable[[Any, Delivery], Awaitable[None]]) -> Callable[
         await handle(message, delivery)
 
     return run
-
-
-def _json(text: str) -> Any:
-    return TypeAdapter(Any).validate_json(text)
 
 
 __all__ = ["AbortRoutingSlip", "RoutingSlipStatistics", "RoutingSlipStep", "RoutingSlips"]

@@ -66,7 +66,15 @@ from warren.sdk import (
     SystemClock,
     TransportUnavailable,
 )
-from warren.sdk.extend import Duration, by_wire_name, check_decorated, duration, seconds
+from warren.sdk.extend import (
+    Duration,
+    by_wire_name,
+    check_decorated,
+    duration,
+    read_text,
+    seconds,
+    write_text,
+)
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -173,7 +181,7 @@ class Saga(Generic[Data]):
             timeouts=self._timeouts_ms,
             sends=by_wire_name(f"saga {name}", sends),
             receives=self._received,
-            dump=lambda known: known.model_dump_json(),
+            dump=write_text,
         )
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._app: App | None = None
@@ -440,7 +448,7 @@ class Saga(Generic[Data]):
             raise ConfigError(
                 f"saga {self.name} has yet to publish a {pending.type}, which is no longer named in sends=[...]"
             )
-        return kind.model_validate_json(pending.body), None
+        return read_text(kind, pending.body), None
 
     async def _unexpected(
         self, key: str, held: SagaInstance | None, message: Message, delivery: Delivery
@@ -471,7 +479,7 @@ class Saga(Generic[Data]):
         return None if function is None else function(self._parsed_data(held))
 
     def _parsed_data(self, held: SagaInstance) -> Data:
-        return self._data.model_validate_json(held.data)
+        return read_text(self._data, held.data)
 
     def _instance_key(self, message: Message) -> str:
         key = self._received[message.wire_type][1]

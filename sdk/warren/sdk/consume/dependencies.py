@@ -9,14 +9,14 @@ from enum import Enum
 from functools import partial
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.fastapi_markers import needed_request, read_depends
 from warren.sdk.consume.handler_threads import HandlerThread
 from warren.sdk.consume.handlers.signature import is_async, type_hints
 from warren.sdk.errors import ConfigError, Undecodable
-from warren.sdk.messages.codec import adapter_of
+from warren.sdk.messages.type_codec import type_codec
 from warren.sdk.messages.validation_errors import format_validation_error
 
 Function = Callable[..., Any]
@@ -402,7 +402,7 @@ def _accepts(hint: Any, kind: Any) -> bool:
 
 def _header(mark: Header, parameter: inspect.Parameter, kind: Any) -> Getter:
     name = mark.name or parameter.name.replace("_", "-")
-    adapter: TypeAdapter[Any] = adapter_of(kind)
+    codec = type_codec(kind)
     default = parameter.default
 
     def get(scope: MessageScope) -> Any:
@@ -412,7 +412,7 @@ def _header(mark: Header, parameter: inspect.Parameter, kind: Any) -> Getter:
                 raise Undecodable(ValueError(f"the message has no header {name!r}"))
             return default
         try:
-            return adapter.validate_python(value)
+            return codec.read_object(value)
         except ValueError as error:
             raise Undecodable(
                 ValueError(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from functools import cache, lru_cache
+from functools import lru_cache
 from struct import Struct
 from typing import Any, Unpack
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import ValidationError
 from pydantic_core import to_json, to_jsonable_python
 
 from warren.sdk.consume.delivery import CAUSE, FIRST_PUBLISHED, Delivery, current_delivery
 from warren.sdk.errors import ConfigError, UnknownContentType
-from warren.sdk.messages.content_types import JSON, is_json, is_msgpack, is_text, media_type, pack, unpack
+from warren.sdk.messages.content_types import JSON, is_json, is_msgpack, is_text, media_type, pack
 from warren.sdk.messages.message_ids import uuid7
 from warren.sdk.messages.message_properties import (
     PropertyOptions,
@@ -22,6 +22,7 @@ from warren.sdk.messages.message_properties import (
     check_properties,
     short_string,
 )
+from warren.sdk.messages.type_codec import CODECS, require_finite, type_codec
 from warren.sdk.messages.types import Message
 from warren.sdk.messages.validation_errors import format_validation_error
 from warren.sdk.publish.outgoing import PERSISTENT, Outgoing, encode_headers
@@ -90,10 +91,8 @@ def encode(
         if chosen:
             content_type = check_encoded(chosen, type(message).__name__) or content_type
             _check_type(type(message), chosen)
-        if content_type == JSON:
-            body = message.__pydantic_serializer__.to_json(message, by_alias=True)
-        else:
-            body = pack(message.__pydantic_serializer__.to_python(message, mode="json", by_alias=True))
+        codec = CODECS.get(type(message)) or type_codec(type(message))
+        body = codec.write_json(message) if content_type == JSON else codec.write_msgpack(message)
         if exchange is None and key is None and message.wire_key is None:
             raise ConfigError(
                 f"{type(message).__name__} has no address: give its class a key or a queue, or publish(..., key=...)"
@@ -118,7 +117,7 @@ def encode(
         else:
             if chosen:
                 content_type = check_encoded(chosen, f"a {type(message).__name__}") or JSON
-            body = _json(message) if content_type == JSON else pack(to_jsonable_python(message))
+            body = _json(message) if content_type == JSON else _packed(message)
     milli = int(now * 1000)
     table: dict[str, Any] = {}
     inject(table)
@@ -208,8 +207,8 @@ def _encode_template(content_type: str, message_type: str | None, cause: str | N
 
 
 def encode_result(result: object) -> bytes:
-    """Return a handler's result as JSON, for `Once` to store."""
-    return _json(result)
+    """Return a handler's result as JSON, for `Once` to store. Nobody reads the result of a handler without replies."""
+    return _to_json(result)
 
 
 def decode(kind: Any, delivery: Delivery) -> Any:
@@ -226,9 +225,8 @@ def decode(kind: Any, delivery: Delivery) -> Any:
     if content_type != JSON:
         media = media_type(content_type)
         if is_msgpack(media):
-            value = unpack(delivery.body)
             try:
-                return adapter_of(kind).validate_python(value)
+                return type_codec(kind).read_msgpack(delivery.body)
             except ValidationError as error:
                 raise ValueError(format_validation_error(error)) from None
         if kind is str and is_text(media):
@@ -236,17 +234,10 @@ def decode(kind: Any, delivery: Delivery) -> Any:
         if not is_json(media):
             raise UnknownContentType(f"content of the type {content_type!r} cannot be read")
     try:
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            return kind.__pydantic_validator__.validate_json(delivery.body)
-        return adapter_of(kind).validate_json(delivery.body)
+        codec = CODECS.get(kind) if isinstance(kind, type) else None
+        return (codec or type_codec(kind)).read_json(delivery.body)
     except ValidationError as error:
         raise ValueError(format_validation_error(error)) from None
-
-
-@cache
-def adapter_of(kind: Any) -> TypeAdapter[Any]:
-    """Return the cached pydantic adapter of a type, which may be any annotation."""
-    return TypeAdapter(kind)
 
 
 def _check_type(kind: type[Message], chosen: Mapping[str, str | int]) -> None:
@@ -273,7 +264,21 @@ def _check_text(chosen: Mapping[str, str | int]) -> None:
 
 
 def _json(value: object) -> bytes:
+    body = _to_json(value)
+    if b"NaN" in body or b"Infinity" in body:
+        require_finite(type(value).__name__, body)
+    return body
+
+
+def _to_json(value: object) -> bytes:
     try:
         return to_json(value)
     except ValueError as error:
         raise ConfigError(f"a {type(value).__name__} cannot be written as JSON: {error}") from error
+
+
+def _packed(value: object) -> bytes:
+    try:
+        return pack(to_jsonable_python(value))
+    except (ValueError, OverflowError) as error:
+        raise ConfigError(f"a {type(value).__name__} cannot be written as MessagePack: {error}") from error

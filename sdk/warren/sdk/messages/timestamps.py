@@ -22,13 +22,22 @@ def require_utc(schema: Any) -> None:
                 when_used="json-unless-none",
             )
             return
-        for value in schema.values():
-            require_utc(value)
+        for name, value in schema.items():
+            if name not in ("metadata", "default"):
+                require_utc(value)
     elif isinstance(schema, list | tuple):
         for value in schema:
             require_utc(value)
 
 
 def rfc3339(time: datetime) -> str:
-    """Return the time as in `2026-02-01T12:00:00Z`, with microseconds if they are not zero."""
-    return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    """Return the time as in `2026-02-01T12:00:00Z`, with microseconds if they are not zero.
+
+    :raises ValueError: if it has no time zone, or is outside the years 1 to 9999 in UTC.
+    """
+    if time.tzinfo is None:
+        raise ValueError("the time has no time zone")
+    try:
+        return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    except OverflowError:
+        raise ValueError("the time is outside the years 1 to 9999 in UTC") from None

@@ -12,6 +12,8 @@ from pydantic_core import CoreSchema
 from warren.sdk.errors import ConfigError, Fault
 from warren.sdk.keywords import describe_unknown_class_keyword
 from warren.sdk.messages.content_types import JSON, MSGPACK, require_msgpack
+from warren.sdk.messages.schema_findings import examine
+from warren.sdk.messages.tightened_schema import build, tightened
 from warren.sdk.messages.timestamps import require_utc
 from warren.sdk.topology.binding import Binding
 from warren.sdk.topology.declarable import Declarable
@@ -77,6 +79,30 @@ class Message(BaseModel):
             if content_type == MSGPACK:
                 require_msgpack(cls.__name__)
             cls.wire_content_type = content_type
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **keywords: Any) -> None:
+        super().__pydantic_init_subclass__(**keywords)
+        # A class whose fields name later classes is completed when it is used.
+        if cls.__pydantic_complete__:
+            cls._tighten()
+
+    @classmethod
+    def model_rebuild(cls, *, _parent_namespace_depth: int = 2, **options: Any) -> bool | None:
+        """Complete the class, as pydantic's method does, when all classes that its fields name exist."""
+        rebuilt = super().model_rebuild(_parent_namespace_depth=_parent_namespace_depth + 1, **options)
+        if rebuilt:
+            cls._tighten()
+        return rebuilt
+
+    @classmethod
+    def _tighten(cls) -> None:
+        """Refuse fields that cannot be read back; require time zones in nested types and notice infinite floats."""
+        examine(cls.__pydantic_core_schema__).refuse_faults(cls.__name__)
+        schema = tightened(cls.__pydantic_core_schema__)
+        require_utc(schema)
+        cls.__pydantic_core_schema__ = schema
+        cls.__pydantic_validator__, cls.__pydantic_serializer__ = build(schema)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from warren.sdk.errors import Fault, RemoteError, WarrenError
-from warren.sdk.messages.codec import adapter_of
+from warren.sdk.errors import ConfigError, Fault, RemoteError, WarrenError
+from warren.sdk.messages.type_codec import type_codec
 
 ERROR_TYPE = "warren.error"
 """The `type` property of an error reply. Its JSON body has `code`, `message`, `details` and `retryable`."""
@@ -23,7 +23,10 @@ def encode_error(error: Exception) -> bytes:
     details: Any = None
     if isinstance(error, Fault):
         code, message = error.code, error.message
-        details = adapter_of(error.details_type()).dump_python(error.details, mode="json", by_alias=True)
+        try:
+            details = json.loads(type_codec(error.details_type()).write_json(error.details))
+        except ConfigError as refused:
+            message = f"{message} (without its details: {refused})"
     elif isinstance(error, RemoteError):
         code, message, details = error.code, error.message, error.details
     else:
@@ -45,7 +48,7 @@ def decode_error(body: bytes, faults: Mapping[str, type[Fault[Any]]]) -> RemoteE
     known = faults.get(code)
     if known is not None:
         try:
-            read = adapter_of(known.details_type()).validate_json(json.dumps(details))
+            read = type_codec(known.details_type()).read_json(json.dumps(details).encode())
             return known(message, read, retryable=retryable)
         except ValidationError:
             # The server may have another version of the fault: it is still an error with this code.

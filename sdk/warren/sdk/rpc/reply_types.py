@@ -7,11 +7,11 @@ from functools import cache
 from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from warren.sdk.errors import ConfigError, Fault, RemoteError
-from warren.sdk.messages.codec import adapter_of
-from warren.sdk.messages.content_types import is_msgpack, media_type, unpack
+from warren.sdk.messages.content_types import is_msgpack, media_type
+from warren.sdk.messages.type_codec import TypeCodec, type_codec
 from warren.sdk.messages.types import Message, RequestMessage, snake_case
 from warren.sdk.messages.validation_errors import format_validation_error
 from warren.sdk.rpc.remote_errors import ERROR_TYPE, decode_error
@@ -29,7 +29,7 @@ class RawReply(NamedTuple):
 class ReplyCodec:
     """Codec for the replies of one request class.
 
-    :param adapter: pydantic adapter of the reply type.
+    :param codec: codec of the reply type.
     :param members: member classes of a union, each by its name in the `type` property of replies, and by its aliases; empty
         if the reply type is not a union.
     :param faults: fault classes by their code.
@@ -37,11 +37,11 @@ class ReplyCodec:
 
     def __init__(
         self,
-        adapter: TypeAdapter[Any],
+        codec: TypeCodec,
         members: Mapping[str, type],
         faults: Mapping[str, type[Fault[Any]]],
     ) -> None:
-        self._adapter = adapter
+        self._codec = codec
         self._members = members
         self._faults = faults
 
@@ -53,15 +53,21 @@ class ReplyCodec:
         repeated requests, so they have to name the member.
 
         :raises ValueError: if the result is not of the reply type; the error's text quotes nothing of the result.
+        :raises ConfigError: if the result would not read back equal.
         """
         try:
-            value = self._adapter.validate_python(result)
+            value = self._codec.read_object(result)
         except ValidationError as error:
             raise ValueError(
                 f"the result is not what the request says: {format_validation_error(error)}"
             ) from None
-        body = self._adapter.dump_json(value, by_alias=True)
-        return name_of(type(value)).encode() + b"\n" + body if self._members else body
+        if not self._members:
+            return self._codec.write_json(value)
+        name = name_of(type(value))
+        member = self._members.get(name)
+        # The reader reads the member that is named, not the first one that fits.
+        codec = self._codec if member is None else type_codec(member)
+        return name.encode() + b"\n" + codec.write_json(value)
 
     def split(self, written: bytes) -> tuple[str | None, bytes]:
         """Return the `type` property (None if the reply type is not a union) and the body of a reply.
@@ -83,11 +89,11 @@ class ReplyCodec:
         if kind == ERROR_TYPE:
             raise decode_error(answer.body, self._faults)
         member = self._members.get(kind)
-        adapter = self._adapter if member is None else adapter_of(member)
+        codec = self._codec if member is None else type_codec(member)
         try:
             if is_msgpack(media_type(answer.properties.get("content_type"))):
-                return adapter.validate_python(unpack(answer.body))
-            return adapter.validate_json(answer.body)
+                return codec.read_msgpack(answer.body)
+            return codec.read_json(answer.body)
         except ValueError as error:
             raise RemoteError(
                 "undecodable_reply",
@@ -111,7 +117,7 @@ def reply_codec(kind: type[RequestMessage]) -> ReplyCodec:
                 if name in members:
                     raise ConfigError(f"{kind.__name__}: two replies are called {name!r} on the wire")
                 members[name] = member
-    return ReplyCodec(adapter_of(reply), members, {fault.wire_code: fault for fault in kind.wire_faults})
+    return ReplyCodec(type_codec(reply), members, {fault.wire_code: fault for fault in kind.wire_faults})
 
 
 def name_of(member: type) -> str:

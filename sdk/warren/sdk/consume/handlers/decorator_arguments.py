@@ -12,7 +12,7 @@ from pydantic import BaseModel, PydanticSchemaGenerationError
 from warren.sdk.consume.handlers.signature import caller_names, type_hints
 from warren.sdk.errors import ConfigError
 from warren.sdk.keywords import describe_unknown
-from warren.sdk.messages.codec import adapter_of
+from warren.sdk.messages.type_codec import type_codec
 from warren.sdk.messages.types import Message, PointToPointMessage
 
 IDEMPOTENCY = ("register", "run", "on_stop")
@@ -104,7 +104,7 @@ def check_message(decorator: str, message: object) -> None:
     readable = not isinstance(message, str)
     if readable:
         try:
-            adapter_of(message)
+            type_codec(message)
         except PydanticSchemaGenerationError:
             readable = False
     if not readable:
