@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pamqp.commands import Basic
 from pamqp.common import FieldTable
 
-from tests.support.blocking_client import Channel, Connection
+from tests.support.blocking_client import Channel, Connection, Message
+from tests.support.polling import PATIENCE, wait_until
 from tests.support.tiers import examples
 
 
@@ -170,8 +171,16 @@ def follow(amqp_url: str, steps: list[object], prefetch: int, single: bool) -> N
                 channels[1].qos(prefetch)
         before = dict(model.held)
         model.deliver()
-        found = [each for channel in channels for each in channel.delivered(queue)]
         expected = {number: tag for number, tag in model.held.items() if number not in before}
-        assert {int(each.body): each.consumer for each in found} == expected
-        tags |= {int(each.body): each.tag for each in found}
+        found: dict[int, Message] = {}
+
+        def have_arrived(found: dict[int, Message] = found, expected: dict[int, str] = expected) -> bool:
+            found.update({int(each.body): each for channel in channels for each in channel.delivered(queue)})
+            return len(found) >= len(expected)
+
+        # A queue of RabbitMQ may answer long before its channels have sent what it delivered.
+        seconds = PATIENCE if connection.is_rabbitmq else 0.0
+        wait_until(have_arrived, f"messages {sorted(expected)} have arrived", seconds)
+        assert {number: each.consumer for number, each in found.items()} == expected
+        tags |= {number: each.tag for number, each in found.items()}
     connection.close()
