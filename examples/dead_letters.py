@@ -40,7 +40,7 @@ async def main() -> None:
         bank_answers.set()
         async with ParkingLot(str(app.url), "billing.dead") as lot:
             # Only to the queue where it failed: other queues of the exchange may have handled the order.
-            settled = await replay(lot, app, DeadLetterSelection(exception="OSError"), to_queue=True, rate=50)
+            settled = await replay(lot, app, DeadLetterSelection(exception="OSError"), rate=50)
         await billed.wait()
         print("replayed and billed:", settled.done)
 

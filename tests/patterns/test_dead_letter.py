@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pytest
 
 from tests.patterns.conftest import NewApp
-from tests.support.async_client import take_one
+from tests.support.async_client import async_client, take_one
 from tests.support.broker_behaviour import Behaviour
 from tests.support.frames import CHANNEL_CLOSE_OK
 from tests.support.polling import eventually
@@ -143,9 +143,50 @@ async def test_a_replayed_message_keeps_its_id_and_address_and_counts_its_replay
     assert sorted(number for number, _ in consumer.handled) == [0, 1, 2, 3]
     for number, delivery in consumer.handled:
         assert delivery.message_id == ids[number]
-        assert (delivery.exchange, delivery.routing_key) == (f"{name}.orders", "order.placed")
+        # It goes to the queue in which it died; its headers keep the address of the first publish.
+        assert (delivery.exchange, delivery.routing_key) == ("", name)
+        assert (delivery.headers["warren-exchange"], delivery.headers["warren-key"]) == (
+            f"{name}.orders",
+            "order.placed",
+        )
         assert delivery.headers[REPLAYED] == 2
         assert not {"warren-dead-reason", "warren-dead-error", "warren-dead-queue"} & set(delivery.headers)
+
+
+@pytest.mark.parametrize("died", ["by the SDK", "by the broker"])
+@pytest.mark.parametrize("to_exchange", [False, True])
+async def test_a_copy_for_a_key_in_cc_is_replayed_to_the_queue_where_it_died(
+    new_app: NewApp, amqp_url: str, name: str, died: str, to_exchange: bool
+) -> None:
+    class Placed(Event, exchange=f"{name}.orders", key="placed", audience=[f"{name}.billing"]):
+        pass
+
+    billing, audit = f"{name}.billing", f"{name}.audit"
+    app = new_app()
+
+    @app.handle(Placed, queue=audit, keys=["audit"], concurrency=1, retry=Retry(1))
+    async def handle(placed: Placed) -> None:
+        raise DeadLetter("closed")
+
+    async with async_client(amqp_url) as client:
+        async with app:
+            if died == "by the SDK":
+                await app.publish(Placed(), headers={"CC": ["audit"]})
+                await client.holds(f"{audit}.dead", 1)
+        if died == "by the broker":
+            async with new_app() as publisher:
+                await publisher.publish(Placed(), headers={"CC": ["audit"]})
+            await client.holds(audit, 1)
+            copy = await (await client.channel.get_queue(audit)).get()
+            await copy.reject(requeue=False)
+            await client.holds(f"{audit}.dead", 1)
+        assert await client.drain(billing) == [b"{}"]
+        async with new_app() as operator, ParkingLot(amqp_url, f"{audit}.dead") as lot:
+            result = await replay(lot, operator, to_exchange=to_exchange)
+        assert (result.done, result.failed) == (1, [])
+        # To the exchange it goes with the key of its publish, without those in CC.
+        expected = {billing: 1, audit: 0} if to_exchange else {billing: 0, audit: 1}
+        assert {queue: await client.count(queue) for queue in expected} == expected
 
 
 async def test_replay_and_discard_obey_selection_limit_and_dry_run(new_app: NewApp, name: str) -> None:

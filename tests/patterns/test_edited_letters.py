@@ -128,12 +128,13 @@ async def test_an_edited_letter_that_cannot_be_published_stays(
     new_app: NewApp, name: str, amqp_url: str
 ) -> None:
     app = new_app()
-    await park(app, name, **{"warren-key": f"{name}.gone"})
+    await park(app, name, **{"warren-key": f"{name}.gone", "warren-dead-queue": f"{name}.gone"})
     async with app:
         async with ParkingLot(amqp_url, f"{name}.dead") as lot:
             (letter,) = await find(lot)
-            with pytest.raises(Unroutable):
-                await replay_edited(lot, app, letter, LetterEdit(b"2"))
+            for to_exchange in (False, True):
+                with pytest.raises(Unroutable):
+                    await replay_edited(lot, app, letter, LetterEdit(b"2"), to_exchange=to_exchange)
         assert (await take_one(amqp_url, f"{name}.dead")).body == b'{"n":1}'
 
 

@@ -86,10 +86,10 @@ Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="
 DryRun = Annotated[bool, typer.Option("--dry-run", help="print what would be done, and change nothing")]
 
 LetterId = Annotated[str, typer.Argument(metavar="ID", help="message id")]
-ToQueue = Annotated[
+ToExchange = Annotated[
     bool,
     typer.Option(
-        "--to-queue", help="to the queue in which it died, instead of its exchange and all bound queues"
+        "--to-exchange", help="to its exchange and all bound queues, instead of the queue in which it died"
     ),
 ]
 
@@ -246,7 +246,7 @@ def edit_letter(
         Path | None,
         typer.Option("--body", metavar="FILE", help="file with the new body; - is standard input"),
     ] = None,
-    to_queue: ToQueue = False,
+    to_exchange: ToExchange = False,
     dry_run: DryRun = False,
     exact: Exact = False,
     url: Url = None,
@@ -272,7 +272,7 @@ def edit_letter(
             {"properties": dict(edit.properties), "headers": dict(edit.headers)}, _body_text(edited.body)
         )
         return ExitStatus.SUCCESS
-    if not asyncio.run(_replay_edited(address, queue, letter, edit, to_queue)):
+    if not asyncio.run(_replay_edited(address, queue, letter, edit, to_exchange)):
         print(
             f"warren dlq: {message_id} is no longer in {queue}, or is another message now; nothing was published",
             file=sys.stderr,
@@ -283,13 +283,13 @@ def edit_letter(
 
 
 async def _replay_edited(
-    url: str, queue: str, letter: ParkedMessage, edit: LetterEdit, to_queue: bool
+    url: str, queue: str, letter: ParkedMessage, edit: LetterEdit, to_exchange: bool
 ) -> bool:
     """Replay the edited letter; return False if the queue does not contain the letter as it was read before the edit."""
     async with ParkingLot(url, queue) as lot, App(url, name="warren dlq", declare="never") as app:
         async for found in lot:
             if _is_same(found, letter):
-                await replay_edited(lot, app, found, edit, to_queue=to_queue)
+                await replay_edited(lot, app, found, edit, to_exchange=to_exchange)
                 return True
     return False
 
@@ -322,12 +322,12 @@ def replay_letters(
     limit: Limit = None,
     rate: Rate = None,
     dry_run: DryRun = False,
-    to_queue: ToQueue = False,
+    to_exchange: ToExchange = False,
     exact: Exact = False,
     url: Url = None,
     as_json: Json = False,
 ) -> int:
-    """Publish dead letters again where they were published first, with the header `warren-replayed`. Each is removed after
+    """Publish dead letters again to the queues in which they died, with the header `warren-replayed`. Each is removed after
     the publisher confirm: an interrupted replay loses nothing, and continues when it is started again. The exit status is 1
     if letters could not be replayed."""
     selection = _selection(died_in, reason, exception, key, older_than, newer_than, message_id, in_group)
@@ -344,7 +344,7 @@ def replay_letters(
                 rate=per_second,
                 limit=limit,
                 dry_run=dry_run,
-                to_queue=to_queue,
+                to_exchange=to_exchange,
                 progress=progress(lot),
             )
 

@@ -249,7 +249,8 @@ def test_dead_letters_are_grouped_edited_and_replayed(api: HttpApi, channel: Cha
     one = api.get(f"{PAGE.format('dead')}?group={group}&limit=1")["messages"][0]
     edit = {"payload": '{"n": "seven"}', "headers": {"fixed": True}, "properties": {"type": "order"}}
     assert act(api, "dead", "replay", ids=[one["id"]], edit=edit)["done"] == 1
-    assert act(api, "dead", "replay", filter={"group": group}, limit=2, rate=1000)["done"] == 2
+    assert act(api, "dead", "replay", filter={"group": group}, limit=1, rate=1000)["done"] == 1
+    assert act(api, "dead", "replay", filter={"group": group}, limit=1, to_exchange=True)["done"] == 1
 
     edited, second, third = (channel.get("work", no_ack=True) for _ in range(3))
     assert edited is not None
@@ -263,7 +264,8 @@ def test_dead_letters_are_grouped_edited_and_replayed(api: HttpApi, channel: Cha
     assert edited.headers["warren-edited"] == edited.headers["warren-replayed"] == 1
     assert "x-death" not in second.headers
     assert (second.body, third.body) == (b'{"n": 1}', b'{"n": 2}')
-    assert second.carrier.routing_key == "order.new"
+    assert (second.carrier.exchange, second.carrier.routing_key) == ("", "work")
+    assert (third.carrier.exchange, third.carrier.routing_key) == ("orders", "order.new")
     assert channel.ready("dead") == 4
 
 

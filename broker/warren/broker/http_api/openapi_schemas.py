@@ -120,7 +120,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
         "type": "object",
         "properties": {
             **SELECTION,
-            "to_queue": {"type": "boolean", "description": "To the queue in which each message died"},
+            "to_exchange": {
+                "type": "boolean",
+                "description": "To their exchanges, not to the queues in which they died",
+            },
             "edit": record(
                 "Changes of one message",
                 {

@@ -66,7 +66,7 @@ class LetterEdit:
 
 
 async def replay_edited(
-    lot: ParkingLot, app: App, message: ParkedMessage, edit: LetterEdit, *, to_queue: bool = False
+    lot: ParkingLot, app: App, message: ParkedMessage, edit: LetterEdit, *, to_exchange: bool = False
 ) -> None:
     """Publish an edited dead letter as `replay` would, and remove the original when the broker has confirmed the new one.
 
@@ -75,14 +75,15 @@ async def replay_edited(
 
     :param app: App that publishes the message.
     :param message: a message of this lot.
-    :param to_queue: publish directly to the queue in which the message was dead-lettered, instead of to its exchange.
+    :param to_exchange: publish to the exchange and routing key of the first publish, instead of the queue in which the
+        message died.
     :raises ConfigError: the edit is not possible; see `LetterEdit.apply`.
     :raises WarrenError: the message could not be published; it is still in the dead letter queue.
     """
     edited = edit.apply(message.delivery)
     before = message.delivery.headers.get(EDITED)
     count = before + 1 if isinstance(before, int) else 1
-    await publish_again(app, message, to_queue, delivery=edited, headers={**edit.headers, EDITED: count})
+    await publish_again(app, message, to_exchange, delivery=edited, headers={**edit.headers, EDITED: count})
     lot.remove(message)
 
 

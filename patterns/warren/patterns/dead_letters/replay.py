@@ -82,22 +82,24 @@ async def replay(
     rate: float | None = None,
     limit: int | None = None,
     dry_run: bool = False,
-    to_queue: bool = False,
+    to_exchange: bool = False,
     progress: Progress | None = None,
 ) -> SelectionResult:
-    """Publish the selected messages again to their original exchanges and routing keys, and remove each one that the
-    broker has confirmed.
+    """Publish the selected messages again to the queues in which they died, and remove each one that the broker has
+    confirmed.
 
     The new message has the same id, body and headers. The header `warren-replayed` counts the replays, and the number
-    of attempts starts from 1 again. An event that is published to its exchange reaches all queues again, including
-    those that had handled it: protect their handlers with `Once`, or use `to_queue`.
+    of attempts starts from 1 again. A message whose headers name no queue goes to its exchange. If the queue does not
+    exist any more, the message stays, and is among `failed` of the result.
 
     :param app: App that publishes the messages.
     :param selection: conditions that a message must fulfil to be replayed; None replays every message.
     :param rate: largest number of messages per second.
     :param limit: largest number of messages to replay.
     :param dry_run: change nothing; `matched` in the result is the number of messages that would be replayed.
-    :param to_queue: publish directly to the queue in which the message was dead-lettered, instead of to its exchange.
+    :param to_exchange: publish to the exchange and the routing key of the first publish instead. An event reaches all
+        queues again, including those that had handled it: protect their handlers with `Once`. Keys in the headers CC
+        and BCC do not count.
     :param progress: called with the number of messages read so far.
     """
     result = SelectionResult()
@@ -105,7 +107,7 @@ async def replay(
 
     async def replay_one(message: ParkedMessage) -> None:
         try:
-            await publish_again(app, message, to_queue)
+            await publish_again(app, message, to_exchange)
             lot.remove(message)
             result.done += 1
         except WarrenError as error:
@@ -177,14 +179,14 @@ async def _selected(
 async def publish_again(
     app: App,
     message: ParkedMessage,
-    to_queue: bool,
+    to_exchange: bool,
     *,
     delivery: Delivery | None = None,
     headers: Mapping[str, Any] | None = None,
 ) -> None:
-    """Publish a dead letter to its original exchange and routing key; return when the broker has confirmed it.
+    """Publish a dead letter to the queue in which it died; return when the broker has confirmed it.
 
-    :param to_queue: publish directly to the queue in which the message was dead-lettered.
+    :param to_exchange: publish it to its original exchange and routing key instead.
     :param delivery: message to publish instead; None for the one that was read.
     :param headers: further headers to set; a value of None removes the header.
     """
@@ -200,7 +202,9 @@ async def publish_again(
         ORIGIN_KEY: message.key,
         **dict.fromkeys((DEAD_REASON, DEAD_ERROR, DEAD_QUEUE, DEAD_TIME, ATTEMPT)),
     }
-    exchange, key = ("", message.queue) if to_queue and message.queue else (message.exchange, message.key)
+    exchange, key = (
+        (message.exchange, message.key) if to_exchange or not message.queue else ("", message.queue)
+    )
     await app.forward(delivery, exchange=exchange, key=key, headers=changed)
 
 

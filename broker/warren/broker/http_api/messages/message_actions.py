@@ -196,15 +196,15 @@ class Move(Action):
 
 
 class Replay(Action):
-    """Publish of dead letters where they were published before they died, and their removal.
+    """Publish of dead letters to the queues in which they died, and their removal.
 
-    :param to_queue: True to publish them to the queue in which they died, and not to their exchange.
+    :param to_exchange: True to publish them to the exchange and the first key of their first publish instead.
     :param edit: changes of the one message that is replayed; None for none.
     """
 
-    def __init__(self, call: Call, queue: Queue, to_queue: bool, edit: LetterEdit | None) -> None:
+    def __init__(self, call: Call, queue: Queue, to_exchange: bool, edit: LetterEdit | None) -> None:
         super().__init__(call, queue)
-        self.to_queue = to_queue
+        self.to_exchange = to_exchange
         self.edit = edit
 
     def apply(self, message: Message) -> bool:
@@ -218,9 +218,8 @@ class Replay(Action):
             content, changed = replayed_content(properties, body_payload(message.content), letter, self.edit)
         except ApiError as error:
             raise Failure(str(error.reason)) from None
-        exchange, key = (
-            ("", letter.queue) if self.to_queue and letter.queue else (letter.exchange, letter.keys[0])
-        )
+        by_exchange = self.to_exchange or not letter.queue
+        exchange, key = (letter.exchange, letter.keys[0]) if by_exchange else ("", letter.queue)
         size = len(body_payload(content))
         if size > self.call.node.settings.max_message_size:
             raise Failure(f"its body is larger than {self.call.node.settings.max_message_size} bytes")

@@ -306,7 +306,7 @@ async def move(call: Call) -> Response:
 
 
 async def replay(call: Call) -> Response:
-    """Publish the selected dead letters where they were published before they died, and remove them."""
+    """Publish the selected dead letters to the queues in which they died, and remove them."""
     queue = _changeable(call)
     body = call.body()
     edit = None
@@ -316,7 +316,7 @@ async def replay(call: Call) -> Response:
             raise bad_request("an edit needs ids with the id of one message")
         edit = LetterEdit.parse(body["edit"])
     call.refuse_alarm()
-    return await _act(call, Replay(call, queue, call.boolean(body, "to_queue"), edit), body)
+    return await _act(call, Replay(call, queue, call.boolean(body, "to_exchange"), edit), body)
 
 
 def _changeable(call: Call) -> Queue:

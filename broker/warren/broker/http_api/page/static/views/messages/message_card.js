@@ -10,7 +10,7 @@ import { changeMessages } from "../../core/message_actions.js";
 import { link } from "../../core/router.js";
 
 const EDITABLE = ["app_id", "content_encoding", "content_type", "correlation_id", "priority", "reply_to", "timestamp", "type"];
-const TARGETS = [["origin", "where it was published before it died"], ["queue", "to the queue in which it died"]];
+const TARGETS = [["queue", "to the queue in which it died"], ["exchange", "to the exchange where it was published before"]];
 const isEditable = (header) => !/^(warren-|x-)/.test(header) && header !== "CC" && header !== "BCC";
 
 /** Returns what has to change to make one object of another: null removes a member. */
@@ -30,12 +30,12 @@ function EditForm({ vhost, queue, message, close }) {
     ...(whole ? [{ name: "payload", label: `Payload (${message.payload_encoding === "base64" ? "base64" : "text"})`, type: "textarea", value: message.payload }] : []),
     { name: "headers", label: "Headers", type: "arguments", value: rowsOf(headers) },
     { name: "properties", label: "Properties", type: "arguments", value: rowsOf(properties), presets: EDITABLE.map((name) => [name, name, ["priority", "timestamp"].includes(name) ? "Number" : "String"]) },
-    { name: "target", label: "Publish it", type: "select", value: "origin", options: TARGETS },
+    { name: "target", label: "Publish it", type: "select", value: "queue", options: TARGETS },
   ];
   const submit = async (values) => {
     const edit = { headers: changes(headers, argumentsOf(values.headers)), properties: changes(properties, argumentsOf(values.properties)) };
     if (whole && values.payload !== message.payload) Object.assign(edit, { payload: values.payload, payload_encoding: message.payload_encoding });
-    const found = await changeMessages(vhost, queue, "replay", { ids: [message.id], edit, to_queue: values.target === "queue" });
+    const found = await changeMessages(vhost, queue, "replay", { ids: [message.id], edit, to_exchange: values.target === "exchange" });
     close();
     return found;
   };
