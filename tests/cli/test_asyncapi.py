@@ -43,7 +43,7 @@ class GetQuote(Request[Quote | Gone], queue="quotes"):
 class AskPrice(Scatter[Quote], exchange="prices", key="ask", audience=["north"]):
     sku: str
 
-app = App("amqps://user:secret@broker.example:5999/shop")
+app = App("amqps://user:secret@broker.example:5999/shop%2Feu")
 app.publishes(Placed, GetQuote, AskPrice)
 
 @app.handle(Placed, queue="billing", keys=["order.*"])
@@ -160,7 +160,7 @@ def test_the_document_has_channels_operations_and_schemas(document: dict[str, An
         "host": "broker.example:5999",
         "protocol": "amqps",
         "protocolVersion": "0.9.1",
-        "pathname": "/shop",
+        "pathname": "/shop%2Feu",
     }
     actions = {name: each["action"] for name, each in document["operations"].items()}
     assert actions == {

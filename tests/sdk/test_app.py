@@ -10,7 +10,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from aiormq.connection import Connection
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
@@ -18,7 +17,9 @@ from tests.sdk.conftest import MakeApp
 from tests.support.async_client import AsyncClient
 from tests.support.polling import eventually
 from warren.sdk import App, Command, ConfigError, Delivery, Queue, Request, State
+from warren.sdk.transport.aio_pika_connection import UrlConnection
 from warren.sdk.transport.session import aiormq_url
+from warren.wire.amqp_url import parse_url
 
 
 @pytest.mark.parametrize("url", ["localhost:5672", "http://localhost", "amqp://u:secret@h:x", ""])
@@ -39,8 +40,9 @@ def test_an_invalid_url_is_a_one_line_error(url: str, monkeypatch: pytest.Monkey
 )
 async def test_aiormq_and_the_broker_read_a_url_alike(url: str, address: tuple[object, ...]) -> None:
     target = aiormq_url(url, "me")
-    connection = Connection(target)
-    assert (target.user, target.password, target.host, target.port, connection.vhost) == address
+    connection = UrlConnection(target, address=parse_url(url))
+    login = (connection.address.user, connection.address.password)
+    assert (*login, target.host, target.port, connection.vhost) == address
     assert connection.heartbeat_timeout == (5 if "heartbeat" in url else 10)
     assert connection.connection_name == "me"
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,7 +18,8 @@ from tests.support.processes import closed_port, free_port
 from tests.support.rabbitmq import RabbitMQ, rabbitmq_server
 from warren.broker import Broker, BrokerConfig
 from warren.broker.connection.tls import TlsConfig
-from warren.sdk import App, ConfigError, ConnectionRejected, State, TlsFailed, TransportUnavailable
+from warren.core.blocking_connection import BlockingConnection, ClosedByBroker
+from warren.sdk import App, ConfigError, ConnectionRejected, Queue, State, TlsFailed, TransportUnavailable
 from warren.wire.amqp_url import parse_url
 
 PATIENCE = 60.0
@@ -84,6 +86,17 @@ async def test_an_unknown_virtual_host_is_rejected_at_once(url: str, log: pytest
     assert sdk_log(log) == ""
 
 
+@pytest.mark.parametrize("vhost", ["%2F", "%252F", "a%20b", ".", "..", "a/../b", "a/./b", "größe"])
+async def test_a_virtual_host_is_decoded_once_and_is_no_path(url: str, vhost: str) -> None:
+    error = await rejection(changed(url, vhost=vhost))
+    assert f"530 NOT_ALLOWED: vhost {vhost} not found" in str(error).replace(f"'{vhost}'", vhost)
+
+
+async def test_an_empty_password_is_no_default(url: str) -> None:
+    error = await rejection(changed(url, password=""))
+    assert (error.reply_code, error.retryable) == (403, False)
+
+
 async def test_a_user_without_rights_is_rejected_at_once(url: str, log: pytest.LogCaptureFixture) -> None:
     error = await rejection(changed(url, user="bare", password="secret"))
     assert (error.reply_code, error.retryable) == (530, False)
@@ -135,6 +148,53 @@ async def test_after_a_first_connection_a_rejection_is_tried_again(log: pytest.L
             assert "403 ACCESS_REFUSED" in sdk_log(log)
             broker.access.users.change_password("ann", "first")
             await eventually(lambda: app.ready, "the App is connected again")
+
+
+# -- virtual hosts with names that a URL library would change
+
+
+@pytest.mark.parametrize("vhost", ["%2F", "a/../b"])
+async def test_the_virtual_host_of_the_url_is_opened(vhost: str) -> None:
+    async with Broker() as broker:
+        broker.virtual_hosts.add(vhost)
+        broker.access.permissions.set("guest", vhost, ".*", ".*", ".*")
+        app = App(changed(broker.url, vhost=vhost))
+        app.declare(Queue("here", dead_letter_exchange=None))
+        async with app:
+            assert await has_queue(changed(broker.url, vhost=vhost), "here")
+            assert not await has_queue(broker.url, "here")
+
+
+async def test_the_virtual_host_of_the_url_is_opened_on_rabbitmq(rabbitmq: RabbitMQ) -> None:
+    rabbitmq.ctl("add_vhost", "a/%2F/..")
+    rabbitmq.ctl("set_permissions", "-p", "a/%2F/..", "guest", ".*", ".*", ".*")
+    app = App(changed(rabbitmq.url, vhost="a/%2F/.."))
+    app.declare(Queue("here", dead_letter_exchange=None))
+    async with app:
+        assert await has_queue(changed(rabbitmq.url, vhost="a/%2F/.."), "here")
+    rabbitmq.ctl("delete_vhost", "a/%2F/..")
+
+
+async def test_an_embedded_broker_names_its_virtual_host_in_its_url() -> None:
+    async with Broker(BrokerConfig(default_vhost="shop/%2F")) as broker:
+        assert parse_url(broker.url).virtual_host == "shop/%2F"
+        async with App(broker.url):
+            pass
+
+
+async def has_queue(url: str, name: str) -> bool:
+    """Return whether a queue exists in the virtual host of a URL, read with a client that is no part of the SDK."""
+
+    def ask() -> bool:
+        with closing(BlockingConnection(parse_url(url))) as connection:
+            try:
+                connection.call("queue.declare", 0, name.encode(), True, False, False, False, False, b"")
+            except ClosedByBroker:
+                connection.send("channel.close-ok")
+                return False
+            return True
+
+    return await asyncio.to_thread(ask)
 
 
 # -- TLS

@@ -153,11 +153,14 @@ class Broker:
 
     @property
     def url(self) -> str:
-        """AMQP URL of the first address, with the credentials of the first configured user, if there is one."""
+        """AMQP URL of the first address and of `default_vhost`, with the credentials of the first configured user, if there
+        is one.
+        """
         scheme, address = self.bound_addresses[0]
+        vhost = "" if self.config.default_vhost == "/" else quote(self.config.default_vhost, safe="")
         for user, password in self.config.users.items():
-            return f"{scheme}://{quote(user, safe='')}:{quote(password, safe='')}@{address}/"
-        return f"{scheme}://{address}/"
+            return f"{scheme}://{quote(user, safe='')}:{quote(password, safe='')}@{address}/{vhost}"
+        return f"{scheme}://{address}/{vhost}"
 
     @property
     def access(self) -> Access:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Collection
 from contextlib import suppress
 from types import TracebackType
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
-import aiormq
-
+from warren.core.blocking_connection import BlockingConnection, ClosedByBroker
 from warren.sdk import TransportUnavailable
 from warren.testing.name_rewriting import NameRewriter
 from warren.wire.amqp_url import parse_url
@@ -61,9 +61,8 @@ class RewritingProxy:
         :raises TransportUnavailable: if the broker cannot be reached or refuses the login.
         """
         try:
-            connection = await aiormq.connect(self._target)
-            await connection.close()
-        except (OSError, aiormq.AMQPError) as error:
+            await asyncio.to_thread(self._delete, (), ())
+        except (OSError, ClosedByBroker) as error:
             raise TransportUnavailable(
                 f"no broker under test at {self._to.masked}: {str(error) or type(error).__name__}"
             ) from None
@@ -79,18 +78,18 @@ class RewritingProxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._server.wait_closed()
-        await self._delete_declared()
+        await asyncio.to_thread(self._delete, tuple(self._queues), tuple(self._exchanges))
 
-    async def _delete_declared(self) -> None:
-        connection = await aiormq.connect(self._target)
+    def _delete(self, queues: Collection[str], exchanges: Collection[str]) -> None:
+        """Connect to the broker, and delete queues and exchanges there; those that are missing already are no error."""
+        connection = BlockingConnection(self._to, product="warren testing")
         try:
-            channel = await connection.channel()
-            for queue in self._queues:
-                await channel.queue_delete(queue)
-            for exchange in self._exchanges:
-                await channel.exchange_delete(exchange)
+            for queue in queues:
+                connection.call("queue.delete", 0, queue.encode(), False, False, False)
+            for exchange in exchanges:
+                connection.call("exchange.delete", 0, exchange.encode(), False, False)
         finally:
-            await connection.close()
+            connection.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

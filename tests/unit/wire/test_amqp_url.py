@@ -16,6 +16,13 @@ from warren.wire.amqp_url import AmqpUrl, parse_url
         ("amqp://u%61:p%40ss@h:1/%2f", AmqpUrl("h", 1, "ua", "p@ss", "/", False)),
         ("amqp://h/shop", AmqpUrl("h", 5672, "guest", "guest", "shop", False)),
         ("amqp://[::1]:5673/v", AmqpUrl("::1", 5673, "guest", "guest", "v", False)),
+        ("amqp://h/%252F", AmqpUrl("h", 5672, "guest", "guest", "%2F", False)),
+        ("amqp://h/..", AmqpUrl("h", 5672, "guest", "guest", "..", False)),
+        ("amqp://u@h", AmqpUrl("h", 5672, "u", "guest", "/", False)),
+        ("amqp://u:@h", AmqpUrl("h", 5672, "u", "", "/", False)),
+        ("amqp://:p@h", AmqpUrl("h", 5672, "", "p", "/", False)),
+        ("amqp://:@h", AmqpUrl("h", 5672, "", "", "/", False)),
+        ("amqp://@h", AmqpUrl("h", 5672, "guest", "guest", "/", False)),
     ],
 )
 def test_a_url_is_parsed_into_its_parts(text: str, parts: AmqpUrl) -> None:
@@ -24,7 +31,19 @@ def test_a_url_is_parsed_into_its_parts(text: str, parts: AmqpUrl) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "localhost:5672", "http://h", "amqp://h:x", "amqp://h:99999", "amqp://h/a/b", "amqp://[::1"]
+    "text",
+    [
+        "",
+        "localhost:5672",
+        "http://h",
+        "amqp://h:x",
+        "amqp://h:99999",
+        "amqp://h/a/b",
+        "amqp://[::1",
+        "amqp://h/%FF",
+        "amqp://%C3:p@h",
+        "amqp://u:%FF@h",
+    ],
 )
 def test_an_invalid_url_is_an_error_of_one_line(text: str) -> None:
     with pytest.raises(ValueError, match=r"^not an AMQP URL: .+$"):

@@ -51,14 +51,28 @@ def parse_url(text: str) -> AmqpUrl:
         )
     if parts.fragment or "/" in parts.path[1:]:
         raise ValueError(f"not an AMQP URL: it contains a # or a second /; {RESERVED}")
+    # An empty password is one; `amqp://@h` names neither a user nor a password.
+    has_user = bool(parts.username) or parts.password is not None
     return AmqpUrl(
         host=parts.hostname or "localhost",
         port=PORTS[parts.scheme] if port is None else port,
-        user=unquote(parts.username or "guest"),
-        password=unquote(parts.password or "guest"),
-        virtual_host=unquote(parts.path[1:]) or "/",
+        user=_decoded(parts.username or "", "user") if has_user else "guest",
+        password="guest" if parts.password is None else _decoded(parts.password, "password"),
+        virtual_host=_decoded(parts.path[1:], "virtual host") or "/",
         tls=parts.scheme == "amqps",
     )
+
+
+def _decoded(text: str, part: str) -> str:
+    """Return a percent-decoded part of a URL.
+
+    :param part: name of the part, for the error text
+    :raises ValueError: if its bytes are not UTF-8
+    """
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        raise ValueError(f"not an AMQP URL: the bytes of its {part} are not UTF-8") from None
 
 
 def connection_name(client: object, server: object) -> str:

@@ -10,6 +10,7 @@ import inspect
 import re
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
@@ -72,7 +73,7 @@ class _Document:
                 "protocolVersion": "0.9.1",
             }
             if self._vhost != "/":
-                server["pathname"] = f"/{self._vhost}"
+                server["pathname"] = f"/{quote(self._vhost, safe='')}"
             document["servers"] = {"broker": server}
         document["channels"] = self._channels
         document["operations"] = self._operations

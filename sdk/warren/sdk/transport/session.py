@@ -98,7 +98,7 @@ class Session:
         _quiet_aiormq()
         socket = SocketFactory(on_blocked)
         target = aiormq_url(url, name)
-        connection = SharedSocketConnection(target, socket)
+        connection = SharedSocketConnection(target, parse_url(url), socket)
         what = f"cannot connect to {target.host}:{target.port}"
         if target.scheme == "amqps":
             await asyncio.to_thread(check_tls_files, what, target)
@@ -250,9 +250,10 @@ def _close_again(opening: asyncio.Future[DataChannel]) -> None:
 
 
 def aiormq_url(url: str, name: str) -> URL:
-    """Return the URL in the form of aiormq, with the defaults of `parse_url`.
+    """Return the URL in the form of aiormq, with the defaults of `parse_url` and without a virtual host.
 
-    The query of `url` may set what `url_parameters` lists.
+    yarl decodes the path of a URL and resolves `.` and `..` in it, so that no virtual host can be passed there. The query of
+    `url` may set what `url_parameters` lists.
 
     :param name: name under which the broker lists the connection.
     """
@@ -263,7 +264,7 @@ def aiormq_url(url: str, name: str) -> URL:
         password=parts.password,
         host=parts.host,
         port=parts.port,
-        path="/" if parts.virtual_host == "/" else f"/{parts.virtual_host}",
+        path="/",
         query={"name": name, "heartbeat": HEARTBEAT_SECONDS, **URL(url).query},
     )
 
