@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Any, Final, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from warren.core.errors import missing_extra_error
+from warren.patterns.timers.cron_times import next_cron_time
 from warren.sdk import ConfigError, Message
 from warren.sdk.extend import Duration, duration
 
@@ -24,6 +23,7 @@ at most `late` behind (a parameter of `Timers`) is published, and one that is fu
 
 NAME_BYTES: Final = 150
 MILLISECOND: Final = timedelta(milliseconds=1)
+EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class CronSchedule:
     """Schedule by a cron expression in a time zone.
 
     Five fields (minute, hour, day of month, month, day of week) or six (seconds first), as Debian's cron reads them,
-    with `L`, `LW`, `5L` and `1#2`. When daylight saving time begins or ends, a fixed time that is skipped fires right
-    after the gap, and one that occurs twice fires only the first time; with `*` for minute or hour, the timer continues
-    evenly.
+    with `L`, `LW`, `5L` and `1#2`. When the clock is changed, as for daylight saving time, a fixed time that is skipped
+    fires right after the gap, and one that occurs twice fires only the first time. If minute or hour begins with `*`, the
+    timer fires whenever a clock in the zone shows a time of the expression.
 
     :param zone: name in the IANA database, such as `Europe/Berlin`; default UTC.
     :param missed: handling of times that are more than `late` behind: with `catch_up` one message is published late for
@@ -93,7 +93,7 @@ class CronSchedule:
     def __post_init__(self) -> None:
         _check_name(self.name)
         try:
-            next(_times(self.expression, self.zone, 0), None)
+            _cron_time(self.expression, self.zone, 0)
         except ValueError as error:
             raise ConfigError(f"timer {self.name!r}: {error}") from None
 
@@ -128,8 +128,8 @@ def next_time_ms(spec: dict[str, Any], anchor_ms: int, after_ms: int) -> int | N
     if "every_ms" in spec:
         every = int(spec["every_ms"])
         return anchor_ms + max(1, (after_ms - anchor_ms) // every + 1) * every
-    moment = next(_times(spec["cron"], spec["zone"], after_ms), None)
-    return None if moment is None else int(moment.timestamp() * 1000)
+    time = _cron_time(spec["cron"], spec["zone"], after_ms)
+    return None if time is None else (time - EPOCH) // MILLISECOND
 
 
 def description(spec: dict[str, Any]) -> str:
@@ -144,23 +144,12 @@ def description(spec: dict[str, Any]) -> str:
     return f"{spec['cron']} ({spec['zone']})"
 
 
-def _times(expression: str, zone: str, after_ms: int) -> Iterator[datetime]:
-    """Return an iterator over the times of a cron expression after `after_ms`.
+def _cron_time(expression: str, zone: str, after_ms: int) -> datetime | None:
+    """Return the first time of a cron expression after `after_ms`; None if there is none within 50 years.
 
     :raises ValueError: the expression or the time zone is wrong; the error's text has one line.
     """
-    try:
-        from cronsim import CronSim, CronSimError
-    except ImportError:
-        raise missing_extra_error("cron", "Cron") from None
-    start = datetime.fromtimestamp(after_ms / 1000, _zone(zone))
-    try:
-        return CronSim(expression, start)
-    except CronSimError as error:
-        raise ValueError(
-            f"{expression!r} is no cron expression ({error}): give minute, hour, day, month and weekday, as in"
-            " '0 6 * * MON-FRI'"
-        ) from None
+    return next_cron_time(expression, _zone(zone), EPOCH + after_ms * MILLISECOND)
 
 
 @lru_cache(maxsize=64)
