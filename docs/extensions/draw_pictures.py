@@ -128,7 +128,9 @@ def main() -> int:
         page.set_content("<!doctype html><body></body>")
         page.add_script_tag(path=Path(folder) / "package" / "dist" / "mermaid.min.js")
         for source in sources:
-            source.with_suffix(".svg").write_text(draw(page, source.read_text()))
+            source.with_suffix(".svg").write_text(
+                draw(page, source.read_text(encoding="utf-8")), encoding="utf-8"
+            )
             print(source.with_suffix(".svg").name)
         chromium.close()
     return 0

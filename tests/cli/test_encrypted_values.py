@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
 
+from tests.support.standard_input import standard_input
 from warren.cli.ctl.encrypted_values import CIPHERS, HASHES
 from warren.cli.ctl.main import main
 from warren.core.errors import UsageError
@@ -65,11 +64,11 @@ def test_each_hash_makes_a_key(capsys: pytest.CaptureFixture[str], name: str) ->
 def test_value_and_passphrase_come_from_standard_input(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO('<<"guest">>\npass\n'))
+    monkeypatch.setattr("sys.stdin", standard_input('<<"guest">>\npass\n'))
     encrypted = output(capsys, "encode")
-    monkeypatch.setattr("sys.stdin", io.StringIO("pass\n"))
+    monkeypatch.setattr("sys.stdin", standard_input("pass\n"))
     assert output(capsys, "decode", encrypted) == '<<"guest">>'
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    monkeypatch.setattr("sys.stdin", standard_input(""))
     with pytest.raises(UsageError, match="standard input has no line for 'Passphrase'"):
         main(["decode", encrypted])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -110,3 +111,36 @@ def test_the_documentation_shows_only_files_that_exist() -> None:
         assert "```python" not in ours, f"{page.name}: code that no test runs; show a file with --8<--"
         for name in re.findall(r'--8<-- "([^":]+)', text):
             assert (ROOT / name).is_file(), f"{page.name}: {name}"
+
+
+def test_text_files_are_opened_with_an_encoding() -> None:
+    """Without one, the locale decides, and a file that one machine wrote is something else on another."""
+    sources = [
+        path
+        for path in tracked()
+        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] not in ("tests", "benchmarks", "examples")
+    ]
+    assert len(sources) > 500
+    assert not [
+        f"{path.relative_to(ROOT)}:{call.lineno}"
+        for path in sources
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and _decodes_by_locale(call)
+    ]
+
+
+def _decodes_by_locale(call: ast.Call) -> bool:
+    """Return whether a call opens, reads or writes a text file, or reads standard input, without an encoding."""
+    name = ast.unparse(call.func)
+    method = name.rpartition(".")[2]
+    if name.startswith("sys.stdin.") and "buffer" not in name:
+        return method in ("read", "readline", "readlines")
+    if "encoding" in {keyword.arg for keyword in call.keywords}:
+        return False
+    if name in ("open", "os.fdopen"):
+        mode = ast.unparse(call.args[1]) if len(call.args) > 1 else "'r'"
+        return "b" not in mode
+    if method == "open" and call.args:
+        # The mode of `Path.open`; the first argument of other methods of this name is something else.
+        return re.fullmatch(r"'[rwax+t]+'", ast.unparse(call.args[0])) is not None
+    return method in ("read_text", "write_text")

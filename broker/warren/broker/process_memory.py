@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -26,11 +27,11 @@ def available_memory(cgroups: Path = CGROUPS, membership: Path = Path("/proc/sel
 def _limits(cgroups: Path, membership: Path) -> Iterator[int]:
     for folder, name in _groups(cgroups, membership):
         try:
-            text = (folder / name).read_text().strip()
+            limit = (folder / name).read_bytes().strip()
         except OSError:
             continue
-        if text.isdigit():
-            yield int(text)
+        if limit.isdigit():
+            yield int(limit)
 
 
 def _groups(cgroups: Path, membership: Path) -> Iterator[tuple[Path, str]]:
@@ -39,7 +40,7 @@ def _groups(cgroups: Path, membership: Path) -> Iterator[tuple[Path, str]]:
     The root of the hierarchy is included, because in a container it is the container's own group.
     """
     try:
-        lines = membership.read_text().splitlines()
+        lines = os.fsdecode(membership.read_bytes()).splitlines()
     except OSError:
         lines = []
     for line in lines:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
+from warren.cli.standard_streams import write_document
 from warren.cli.typer_commands import Url, command_group, validated_url
 from warren.cli.typer_commands import run_group as run_command
 from warren.core.errors import ExitStatus, UsageError
@@ -122,7 +123,7 @@ def _compare(old: dict[str, Any], new: dict[str, Any], *, as_json: bool, output:
 
 def _write(text: str, output: Path | None) -> int:
     if output is None:
-        sys.stdout.write(text)
+        write_document(text)
         return ExitStatus.SUCCESS
     try:
         output.write_text(text, encoding="utf-8")

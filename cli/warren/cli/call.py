@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +12,7 @@ import typer
 from warren.cli.connecting import connected
 from warren.cli.duration_option import positive_seconds
 from warren.cli.message_body import Body, parse_message, read_body
+from warren.cli.standard_streams import write_document
 from warren.cli.typer_commands import Url, broker_url, command_group
 from warren.cli.typer_commands import run_group as run_command
 from warren.core.errors import ExitStatus, UsageError
@@ -72,7 +72,7 @@ def call(
     from pydantic_core import to_json
 
     reply = asyncio.run(send())
-    sys.stdout.write(to_json(reply, indent=2).decode() + "\n")
+    write_document(to_json(reply, indent=2).decode() + "\n")
     silent = isinstance(reply, _Scattered) and reply["silent"] and replies is None
     return ExitStatus.FAILED if silent else ExitStatus.SUCCESS
 

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from warren.core.control_client import ControlError
@@ -40,15 +41,19 @@ def read_file(name: str) -> Any:
     """Read definitions, and return the JSON value that they contain.
 
     :param name: path of the file; `-` for standard input
-    :raises ControlError: if the file cannot be read, or is not JSON
+    :raises ControlError: if the file cannot be read, or is not JSON in UTF-8
     """
     try:
-        if name == "-":
-            return json.load(sys.stdin)
-        with open(name, encoding="utf-8") as file:
-            return json.load(file)
+        content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
         raise ControlError(f"cannot read {name}: {error.strerror or error}", ExitStatus.IO) from None
+    try:
+        return json.loads(content.decode())
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ControlError(
+            f"{name} is not UTF-8 (line {line}, byte {error.start + 1})", ExitStatus.USAGE
+        ) from None
     except (ValueError, RecursionError) as error:
         raise ControlError(f"{name} is not JSON: {error}", ExitStatus.USAGE) from None
 

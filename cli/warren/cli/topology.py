@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from warren.cli.standard_streams import write_document
 from warren.cli.typer_commands import Json, Url, command_group, print_json, run_group, validated_url
 from warren.core.control_client import SOCKET_VARIABLE
 from warren.core.errors import ExitStatus, UsageError
@@ -134,7 +135,7 @@ def export(
         )
     text = json.dumps(definitions(app.topology, vhost), indent=2, ensure_ascii=False) + "\n"
     if output is None:
-        sys.stdout.write(text)
+        write_document(text)
         return ExitStatus.SUCCESS
     try:
         output.write_text(text, encoding="utf-8")

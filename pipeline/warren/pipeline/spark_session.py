@@ -56,7 +56,7 @@ def check_java() -> None:
         raise UsageError(f"Spark needs Java and there is none: {INSTALL_JAVA}")
     try:
         version_output = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=30, check=False
+            [java, "-version"], capture_output=True, text=True, errors="replace", timeout=30, check=False
         )
     except OSError as error:
         where = f"the one that JAVA_HOME names ({home})" if home else java

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from urllib.parse import quote
 
@@ -11,6 +10,7 @@ from pamqp import commands
 
 from tests.support.operator_cli import Operator
 from tests.support.raw_client import RawClient, made
+from tests.support.standard_input import standard_input
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_a_topic_permission_needs_its_exchange(warren: Operator) -> None:
 
 
 def test_a_password_from_standard_input(warren: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("sesame\n"))
+    monkeypatch.setattr("sys.stdin", standard_input("sesame\n"))
     warren("add_user", "ann")
     warren("set_permissions", "ann", ".*", ".*", ".*")
     accepted(warren, "ann:sesame")

@@ -44,8 +44,8 @@ def _descendants(pid: int) -> list[int]:
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
-                # The name in parentheses may contain spaces; the parent is the second field after it.
-                fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
+                # The name in parentheses may contain spaces and any bytes; the parent is the second field after it.
+                fields = Path("/proc", name, "stat").read_bytes().rpartition(b")")[2].split()
             except OSError:
                 continue
             children.setdefault(int(fields[1]), []).append(int(name))

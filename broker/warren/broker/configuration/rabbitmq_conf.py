@@ -175,7 +175,7 @@ def read_rabbitmq_conf(path: Path, environment: Mapping[str, str]) -> tuple[Sett
 
 def _lines(path: Path, environment: Mapping[str, str]) -> dict[str, Line]:
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     found = {}

@@ -17,7 +17,7 @@ def read_toml(path: Path) -> Settings:
     :raises UsageError: if the file cannot be read or is not TOML, or with the line of an unknown or invalid setting
     """
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         table = tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None

@@ -14,6 +14,7 @@ import sys
 from typing import Any, Final
 
 from warren.cli.ctl.erlang_format import decode_term, encode_term, parse_term
+from warren.cli.standard_streams import read_line
 from warren.core.control_client import ControlError
 from warren.core.erlang_terms import Atom, Term, format_term
 from warren.core.errors import ExitStatus, UsageError, missing_extra_error
@@ -126,10 +127,11 @@ def _read_line(prompt: str) -> str:
         from getpass import getpass
 
         return getpass(prompt)
-    line = sys.stdin.readline()
-    if not line:
-        raise UsageError(f"standard input has no line for {prompt.rstrip(': ')!r}; name it as an argument")
-    return line.rstrip("\n")
+    name = prompt.rstrip(": ")
+    line = read_line(name)
+    if line is None:
+        raise UsageError(f"standard input has no line for {name!r}; name it as an argument")
+    return line
 
 
 def _parsed(value: str) -> Term:

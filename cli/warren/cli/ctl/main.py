@@ -12,6 +12,7 @@ from warren.cli import definitions
 from warren.cli.ctl.output_formats import format_result
 from warren.cli.ctl.verb_arguments import CommandLine, parse_command_line
 from warren.cli.ctl.verbs import DEFAULTS, LOCAL_VERBS, VERBS
+from warren.cli.standard_streams import read_line
 from warren.core.control_client import ControlError, send_request, socket_path
 from warren.core.errors import ExitStatus, UsageError
 
@@ -118,7 +119,7 @@ def read_password() -> str:
         from getpass import getpass
 
         return getpass()
-    return sys.stdin.readline().rstrip("\n")
+    return read_line("password") or ""
 
 
 def unknown_verb(name: str) -> str:
