@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
@@ -38,6 +39,9 @@ class Message(BaseModel):
     `application/json` (default) or `application/msgpack` (needs `warrenmq[msgpack]`); `aliases=` lists former names, whose
     messages this class reads, too: former types, and former names of the class, which stand for the type they had by
     default. Subclasses do not inherit the aliases.
+
+    The type and the aliases of a generic class with its parameters, `Envelope[Order]`, are those of the class with the
+    parameters in brackets: `billing.envelope[order]` for `type="billing.envelope"`.
     """
 
     # Content may be confidential: it must not reach logs and replies through the text of an error.
@@ -83,6 +87,7 @@ class Message(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **keywords: Any) -> None:
         super().__pydantic_init_subclass__(**keywords)
+        cls._derive_generic_type()
         # A class whose fields name later classes is completed when it is used.
         if cls.__pydantic_complete__:
             cls._tighten()
@@ -103,6 +108,23 @@ class Message(BaseModel):
         require_utc(schema)
         cls.__pydantic_core_schema__ = schema
         cls.__pydantic_validator__, cls.__pydantic_serializer__ = build(schema)
+
+    @classmethod
+    def _derive_generic_type(cls) -> None:
+        """Set type and aliases of a generic class with its parameters."""
+        # pydantic makes a subclass without class keywords for `Envelope[Order]`, and only now it is known to be one.
+        generic = cls.__pydantic_generic_metadata__["origin"]
+        if generic is not None and issubclass(generic, Message):
+            name = cls.__name__
+            parameters = (
+                name.removeprefix(generic.__name__)
+                if name.startswith(f"{generic.__name__}[")
+                else f"[{name}]"
+            )
+            suffix = snake_case(parameters)
+            if generic.wire_type != snake_case(generic.__name__):
+                cls.wire_type = generic.wire_type + suffix
+            cls.wire_aliases = tuple(alias + suffix for alias in generic.wire_aliases)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -136,6 +158,33 @@ def _alias_types(owner: str, own: str, aliases: Iterable[str]) -> tuple[str, ...
             found[snake_case(alias)] = None
     found.pop(own, None)
     return tuple(found)
+
+
+PARAMETRISED: Final[WeakValueDictionary[tuple[object, str], type[Message]]] = WeakValueDictionary()
+"""Generic classes with parameters that are published or handled, by class and type."""
+
+
+def check_parametrised_type(kind: type[Message]) -> None:
+    """Check that no other parameters of the same generic class give it the same type.
+
+    :raises ConfigError: if two parameters have the same name, such as classes of two modules.
+    """
+    generic = kind.__pydantic_generic_metadata__["origin"]
+    if generic is None:
+        return
+    other = PARAMETRISED.setdefault((generic, kind.wire_type), kind)
+    parameters, others = (each.__pydantic_generic_metadata__["args"] for each in (kind, other))
+    if parameters != others:
+        raise ConfigError(
+            f"{kind.__name__} of {_modules(parameters)} and of {_modules(others)} both have the type {kind.wire_type!r}:"
+            f" derive a class with a name of its own from each, class Name({kind.__name__}), and use that"
+        )
+
+
+def _modules(parameters: Iterable[object]) -> str:
+    return ", ".join(
+        f"{getattr(each, '__module__', '')}.{getattr(each, '__qualname__', each)}" for each in parameters
+    )
 
 
 Kind = TypeVar("Kind", bound=Message)
@@ -229,6 +278,7 @@ class Event(Message):
 
     @classmethod
     def required_topology(cls) -> list[Declarable]:
+        check_parametrised_type(cls)
         if cls.exchange_value is None:
             raise ConfigError(
                 f"{cls.__name__} has no exchange: class {cls.__name__}(Event, exchange=..., key=...)"
@@ -253,6 +303,7 @@ class PointToPointMessage(Message):
 
     @classmethod
     def required_topology(cls) -> list[Declarable]:
+        check_parametrised_type(cls)
         if cls.queue_value is None:
             raise ConfigError(f"{cls.__name__} has no queue: class {cls.__name__}(..., queue=...)")
         return [cls.queue_value]
@@ -279,13 +330,31 @@ class RequestMessage(Message):
 
         :raises ConfigError: if the class does not name it.
         """
+        known: dict[Any, Any] = {}
         for base in cls.__mro__:
             generic = getattr(base, "__pydantic_generic_metadata__", None)
-            if generic and generic["origin"] in (Request, Scatter) and generic["args"]:
-                return generic["args"][0]
+            if not generic or not generic["args"]:
+                continue
+            # Type variables of a class stand for the parameters of the classes that derive from it, which come first.
+            arguments = [_replaced(each, known) for each in generic["args"]]
+            if generic["origin"] in (Request, Scatter):
+                return arguments[0]
+            known.update(
+                zip(generic["origin"].__pydantic_generic_metadata__["parameters"], arguments, strict=False)
+            )
         raise ConfigError(
             f"{cls.__name__} does not say what it is answered with: class {cls.__name__}(Request[...])"
         )
+
+
+def _replaced(annotation: Any, known: dict[Any, Any]) -> Any:
+    """Return a type with the known values of its type variables."""
+    if isinstance(annotation, TypeVar):
+        return known.get(annotation, annotation)
+    variables = getattr(annotation, "__parameters__", ())
+    if not any(each in known for each in variables):
+        return annotation
+    return annotation[tuple(known.get(each, each) for each in variables)]
 
 
 class Request(PointToPointMessage, RequestMessage, Generic[Reply]):
