@@ -182,16 +182,21 @@ def test_the_document_has_channels_operations_and_schemas(document: dict[str, An
     assert {"exchange": "orders", "routingKey": "order.*"} in billing["x-bound-to"]
     assert document["channels"]["orders_cancel"]["address"] == "orders/cancel"
     messages, schemas = document["components"]["messages"], document["components"]["schemas"]
-    placed = messages["Placed"]
+    # Decimals are sent as texts, as JSON has none, and numbers are read, too: the message has two forms.
+    placed, sent = messages["Placed-Input"], messages["Placed-Output"]
+    assert (placed["title"], sent["title"]) == ("Placed (received)", "Placed (sent)")
     assert (placed["name"], placed["description"]) == ("placed", "An order was placed.")
     assert placed["bindings"]["amqp"]["messageType"] == "placed"
-    assert placed["payload"] == {"$ref": "#/components/schemas/Placed"}
-    assert schemas["Placed"]["required"] == ["order_id", "at"]
-    # JSON has no decimals: they are texts.
-    assert schemas["Line"]["properties"]["price"]["type"] == "string"
+    assert placed["payload"] == {"$ref": "#/components/schemas/Placed-Input"}
+    assert schemas["Placed-Input"]["required"] == ["order_id", "at"]
+    price = schemas["Line-Input"]["properties"]["price"]
+    assert [each["type"] for each in price["anyOf"]] == ["number", "string"]
+    assert schemas["Line-Output"]["properties"]["price"]["type"] == "string"
     assert messages["bytes"]["contentType"] == "application/octet-stream"
-    reply = messages["GetQuoteReply"]["payload"]
-    assert reply == {"anyOf": [{"$ref": "#/components/schemas/Quote"}, {"$ref": "#/components/schemas/Gone"}]}
+    reply = messages["GetQuoteReply-Output"]["payload"]
+    assert reply == {
+        "anyOf": [{"$ref": "#/components/schemas/Quote-Output"}, {"$ref": "#/components/schemas/Gone"}]
+    }
 
 
 def test_the_suffix_of_the_file_selects_yaml(

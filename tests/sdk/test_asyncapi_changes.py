@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import pytest
-from pydantic import BaseModel, Field
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from pydantic import (
+    UUID4,
+    AliasChoices,
+    AliasPath,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    computed_field,
+)
 
+from tests.support.tiers import examples
 from warren.sdk import App, Command, Event, Queue, Request
 from warren.sdk.extend import asyncapi_document, asyncapi_page, compare_asyncapi
 
@@ -239,3 +255,203 @@ def test_a_page_shows_the_fields_of_a_model_that_contains_itself_once() -> None:
 def test_a_dict_reads_a_model_whose_fields_have_the_type_of_its_values() -> None:
     was, now = model("Placed", fields={"a": Name}), model("Placed", fields={"a": dict[str, str]})
     assert {breaks for breaks, _, _ in changes(now, handling, was)} == {None}
+
+
+# -- What a handler accepts is not what its class would send.
+
+
+class Choices(Event, exchange="orders", key="order.placed", type="placed"):
+    order_id: str = Field(validation_alias=AliasChoices("order_id", "order"))
+    total: int
+
+
+class Nested(Event, exchange="orders", key="order.placed", type="placed"):
+    number: str = Field(validation_alias=AliasPath("order", "number"))
+    total: int
+
+
+class ByName(Event, exchange="orders", key="order.placed", type="placed"):
+    model_config = ConfigDict(validate_by_name=True)
+    order: str = Field(validation_alias="orderId")
+    total: int
+
+
+class ByAlias(Event, exchange="orders", key="order.placed", type="placed"):
+    order: str = Field(validation_alias="orderId")
+    total: int
+
+
+class OnlyNew(Event, exchange="orders", key="order.placed", type="placed"):
+    order_id: str
+    total: int
+
+
+class Strict(Event, exchange="orders", key="order.placed", type="placed"):
+    model_config = ConfigDict(extra="forbid")
+    order_id: str
+    total: int
+    order: str = ""
+
+
+class Computed(Event, exchange="orders", key="order.placed", type="placed"):
+    order: str
+    total: int
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def label(self) -> str:
+        return f"{self.order} for {self.total}"
+
+
+class Amount(Event, exchange="orders", key="order.placed", type="placed"):
+    order: str
+    total: Decimal
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (PLACED, Choices, []),
+        (PLACED, ByAlias, ["placed.orderId: it is required, and is not sent"]),
+        (PLACED, ByName, []),
+        (PLACED, Nested, []),
+        (OnlyNew, Nested, ["placed.number: it is required, and is not sent"]),
+        (Choices, OnlyNew, ["placed.order_id: it is required, and may be sent as order"]),
+        (Choices, Choices, []),
+        (Choices, Strict, ["placed.order_id: it is required, and may be sent as order"]),
+        (OnlyNew, Strict, []),
+        (PLACED, Computed, []),
+        (Computed, PLACED, []),
+        (PLACED, Amount, []),
+        (
+            Amount,
+            PLACED,
+            [
+                "placed.total: it is sent as number, and integer is accepted",
+                "placed.total: it is sent as string, and integer is accepted",
+            ],
+        ),
+    ],
+)
+def test_a_handler_is_described_by_what_it_accepts(before: Any, after: Any, expected: list[str]) -> None:
+    found = [f"{place}: {text}" for breaks, place, text in changes(after, handling, before) if breaks]
+    assert found == expected
+
+
+def test_a_renaming_is_shown_as_one() -> None:
+    assert (None, "placed.order", "string is now another name of order_id") in changes(
+        Choices, handling, PLACED
+    )
+
+
+def test_what_the_app_sends_is_described_by_what_it_writes() -> None:
+    assert changes(Computed, sending) == [(None, "placed.label", "new field")]
+    assert changes(PLACED, sending, Computed) == [
+        ("readers", "placed.label", "it is required, and is not sent")
+    ]
+
+
+def test_a_message_that_is_read_in_another_form_than_it_is_sent_is_described_twice() -> None:
+    app = App("memory://")
+
+    async def handler(message: Any) -> Any: ...
+
+    app.handle(Computed, queue="billing")(handler)
+    app.publishes(Computed)
+    document = asyncapi_document(app, title="t", version="1")
+    messages = document["components"]["messages"]
+    fields = {
+        each["title"]: set(
+            document["components"]["schemas"][each["payload"]["$ref"].rpartition("/")[2]]["properties"]
+        )
+        for each in messages.values()
+    }
+    assert fields == {
+        "Computed (received)": {"order", "total"},
+        "Computed (sent)": {"order", "total", "label"},
+    }
+    assert {each["name"] for each in messages.values()} == {"placed"}
+    assert compare_asyncapi(document, document) == []
+    assert compare_asyncapi(handling(Computed), document)[0].text.startswith("new: the App sends it")
+
+
+# -- Limits by their meaning
+
+
+def limited(kind: Any, **limits: Any) -> Any:
+    return Annotated[kind, Field(**limits)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "breaks"),
+    [
+        (limited(int, gt=0), limited(int, ge=0), False),
+        (limited(int, gt=0), limited(int, ge=1), False),
+        (limited(int, ge=1), limited(int, gt=0), False),
+        (limited(int, ge=0), limited(int, gt=0), True),
+        (limited(int, le=9), limited(int, lt=10), False),
+        (limited(int, lt=10), limited(float, lt=9.5), False),
+        (limited(float, gt=0), limited(float, ge=0), False),
+        (limited(float, ge=0), limited(float, gt=0), True),
+        (limited(float, ge=1), limited(float, gt=0), False),
+        (limited(float, lt=1), limited(float, le=1), False),
+        (limited(float, le=1), limited(float, lt=1), True),
+        (limited(int, ge=3), limited(float, gt=2.5), False),
+        (limited(int, multiple_of=4), limited(int, multiple_of=2), False),
+        (limited(int, multiple_of=2), limited(int, multiple_of=4), True),
+        (limited(float, multiple_of=0.3), limited(float, multiple_of=0.1), False),
+        (int, limited(int, multiple_of=1), False),
+        (limited(str, min_length=2), limited(str, min_length=1), False),
+        (str, limited(str, min_length=1), True),
+        (str, limited(str, min_length=0), False),
+        (str, limited(str, max_length=5), True),
+        (limited(list[int], max_length=5), limited(list[int], max_length=5), False),
+        (limited(dict[str, int], max_length=5), limited(dict[str, int], max_length=4), True),
+        (dict[str, int], limited(dict[str, int], min_length=1), True),
+        (limited(str, pattern="^a$"), limited(str, pattern="^a$"), False),
+        (limited(str, pattern="^a$"), limited(str, pattern="^b$"), True),
+        (Literal["a", "b"], limited(str, max_length=1), False),
+        (Literal["a", "bb"], limited(str, max_length=1), True),
+        (Literal["a", "b"], limited(str, pattern="^[ab]$"), False),
+        (Literal["a", "c"], limited(str, pattern="^[ab]$"), True),
+        (Literal[1, 2], limited(int, gt=0), False),
+        (Literal[0, 2], limited(int, gt=0), True),
+        (Literal["a", 1], str | int, False),
+        (Literal["a", 1, None], str | int, True),
+        (Literal["a"], Literal["a", "b"], False),
+        (Literal[True], bool, False),
+        (bool, Literal[True, False], False),
+        (bool, Literal[True], True),
+        (Literal[1], Literal[True], True),
+        (UUID4, UUID, False),
+        (UUID, UUID4, True),
+        (str, SecretStr, False),
+        (str, UUID, True),
+    ],
+)  # fmt: skip
+def test_limits_are_compared_by_their_meaning(before: Any, after: Any, breaks: bool) -> None:
+    was, now = (model("Placed", fields={"a": kind}) for kind in (before, after))
+    found = [text for broken, _, text in changes(now, handling, was) if broken]
+    assert bool(found) == breaks, found
+
+
+BOUNDS = st.dictionaries(st.sampled_from(["gt", "ge", "lt", "le"]), st.integers(-3, 3), max_size=3)
+
+
+@settings(max_examples=examples(150))
+@given(BOUNDS, BOUNDS)
+def test_a_bound_breaks_writers_if_it_refuses_a_number_that_was_accepted(
+    before: dict[str, int], after: dict[str, int]
+) -> None:
+    was, now = (model("Placed", fields={"a": limited(int, **limits)}) for limits in (before, after))
+
+    def accepted(kind: Any) -> set[int]:
+        found = set()
+        for number in range(-8, 9):
+            with contextlib.suppress(ValidationError):
+                found.add(kind(a=number).a)
+        return found
+
+    assume(accepted(was))
+    breaks = any(broken for broken, _, _ in changes(now, handling, was))
+    assert breaks == bool(accepted(was) - accepted(now))

@@ -1,20 +1,21 @@
 """AsyncAPI 3.0 document of the messages that an App sends and receives, with AMQP bindings.
 
 https://www.asyncapi.com/docs/reference/specification/v3.0.0 and its AMQP 0-9-1 bindings, version 0.3.0. Payloads are
-the JSON Schemas that pydantic generates for serialised values.
+the JSON Schemas that pydantic generates: for validation of what the App reads, for serialisation of what it sends.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal, TypeGuard
 from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
 from warren.sdk.app.app import App
+from warren.sdk.app.schema_generator import FieldNamesGenerator
 from warren.sdk.consume.batches import BatchCollector
 from warren.sdk.consume.handlers.handler_spec import HandlerSpec
 from warren.sdk.messages.types import Event, Message, PointToPointMessage, RequestMessage
@@ -25,6 +26,15 @@ from warren.wire.amqp_url import parse_url
 
 ASYNCAPI: Final = "3.0.0"
 BINDINGS: Final = "0.3.0"
+
+Direction = Literal["validation", "serialization"]
+"""Mode of a JSON Schema: that of what the App reads, or of what it sends."""
+FORMS: Final[Mapping[Direction, tuple[str, str]]] = {
+    "validation": ("-Input", " (received)"),
+    "serialization": ("-Output", " (sent)"),
+}
+"""Endings of the key and of the title of a message that is read in another form than it is sent; pydantic gives the same
+endings to the names of such schemas."""
 
 
 def asyncapi_document(app: App, *, title: str, version: str, description: str = "") -> dict[str, Any]:
@@ -50,7 +60,28 @@ class _Document:
         self._operations: dict[str, dict[str, Any]] = {}
         self._messages: dict[str, dict[str, Any]] = {}
         self._names: dict[tuple[str, object], str] = {}
-        self._kinds: dict[str, Any] = {}
+        self._kinds: dict[str, tuple[Any, Direction]] = {}
+        uses = set(self._uses())
+        self._forms = {
+            (kind, name)
+            for kind, name, direction in uses
+            if direction == "validation"
+            and (kind, name, "serialization") in uses
+            and _schema(kind, "validation") != _schema(kind, "serialization")
+        }
+        """Messages, by kind and name, that the App reads in another form than it sends."""
+
+    def _uses(self) -> Iterator[tuple[Any, str, Direction]]:
+        """Yield the messages, by kind and name, with the direction in which the App uses them."""
+        for endpoint in self._app._handlers.endpoints.values():
+            for handler in endpoint.handlers:
+                yield handler.kind, "", "validation"
+                if _is_request(handler.kind):
+                    yield handler.kind.reply_type(), _reply_name(handler.kind), "serialization"
+        for kind in self._app._operations.declared_publishes:
+            yield kind, "", "serialization"
+            if _is_request(kind):
+                yield kind.reply_type(), _reply_name(kind), "validation"
 
     def made(self, title: str, version: str, description: str) -> dict[str, Any]:
         for queue, endpoint in self._app._handlers.endpoints.items():
@@ -86,7 +117,7 @@ class _Document:
 
     def _receive(self, queue: str, handler: HandlerSpec) -> None:
         channel = self._queue_channel(queue)
-        message = self._message(handler.kind)
+        message = self._message(handler.kind, "validation")
         operation = {
             "action": "receive",
             "channel": _ref("channels", channel),
@@ -94,11 +125,11 @@ class _Document:
             "bindings": {"amqp": {"ack": True, "bindingVersion": BINDINGS}},
             **_described(handler.function),
         }
-        self._operations[self._name("operation", handler, f"handle_{message}")] = operation
-        self._replies(operation, handler.kind)
+        self._operations[self._name("operation", handler, f"handle_{_plain(handler.kind)}")] = operation
+        self._replies(operation, handler.kind, "serialization")
 
     def _send(self, kind: type[Message]) -> None:
-        message = self._message(kind)
+        message = self._message(kind, "serialization")
         one = issubclass(kind, PointToPointMessage)
         channel = self._queue_channel(kind.wire_key or "") if one else self._exchange_channel(kind)
         operation = {
@@ -109,14 +140,14 @@ class _Document:
                 "amqp": {"deliveryMode": 2, "mandatory": kind.wire_mandatory, "bindingVersion": BINDINGS}
             },
         }
-        self._operations[self._name("operation", kind, f"publish_{message}")] = operation
-        self._replies(operation, kind)
+        self._operations[self._name("operation", kind, f"publish_{_plain(kind)}")] = operation
+        self._replies(operation, kind, "validation")
 
-    def _replies(self, operation: dict[str, Any], kind: Any) -> None:
-        if not isinstance(kind, type) or not issubclass(kind, RequestMessage):
+    def _replies(self, operation: dict[str, Any], kind: Any, direction: Direction) -> None:
+        if not _is_request(kind):
             return
         channel = self._name("channel", ("reply", kind), f"{_plain(kind)}.reply")
-        answer = self._message(kind.reply_type(), f"{_plain(kind)}Reply")
+        answer = self._message(kind.reply_type(), direction, _reply_name(kind))
         # The queue of the replies is each caller's own: its address is in the request.
         self._channels.setdefault(channel, {"address": None, "messages": {}})
         operation["reply"] = {
@@ -177,28 +208,33 @@ class _Document:
             }
         return identity
 
-    def _message(self, kind: Any, name: str = "") -> str:
+    def _message(self, kind: Any, direction: Direction, name: str = "") -> str:
         """Return the key of a message class in `components/messages`; add the message on its first use.
 
         :param kind: a message class, or any type that pydantic can validate.
         :param name: name of the message if the class has no suitable one, such as the reply type of a request.
         """
         title = name or _plain(kind)
-        identity = self._name("message", (kind, name), title)
+        suffix, note = FORMS[direction] if (kind, name) in self._forms else ("", "")
+        identity = self._name("message", (kind, name, suffix), title + suffix)
         if identity not in self._messages:
-            message: dict[str, Any] = {"name": title, "title": title, "contentType": _content_type(kind)}
+            message: dict[str, Any] = {
+                "name": title,
+                "title": title + note,
+                "contentType": _content_type(kind),
+            }
             if isinstance(kind, type) and issubclass(kind, Message):
                 message["name"] = kind.wire_type
                 message["bindings"] = {"amqp": {"messageType": kind.wire_type, "bindingVersion": BINDINGS}}
                 if kind.wire_aliases:
                     message["x-aliases"] = list(kind.wire_aliases)
                 message["traits"] = [_ref("components", "messageTraits", "warren")]
-            if name or (isinstance(kind, type) and issubclass(kind, RequestMessage)):
+            if name or _is_request(kind):
                 message["correlationId"] = {"location": "$message.header#/correlationId"}
             if doc := _own_doc(kind):
                 message["description"] = doc
             self._messages[identity] = message
-            self._kinds[identity] = kind
+            self._kinds[identity] = kind, direction
         return identity
 
     def _in_channel(self, channel: str, message: str) -> dict[str, str]:
@@ -207,13 +243,17 @@ class _Document:
 
     def _schemas(self) -> dict[str, Any]:
         inputs = [
-            (name, "serialization", TypeAdapter(Any if kind in (bytes, None) else kind))
-            for name, kind in self._kinds.items()
+            (name, direction, TypeAdapter(_described_type(kind)))
+            for name, (kind, direction) in self._kinds.items()
         ]
-        made, definitions = TypeAdapter.json_schemas(inputs, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+        made, definitions = TypeAdapter.json_schemas(
+            inputs,
+            ref_template="#/components/schemas/{model}",
+            schema_generator=FieldNamesGenerator,
+        )
         for (name, _), schema in made.items():
             content: Mapping[str, Any] = schema
-            if self._kinds[str(name)] is bytes:
+            if self._kinds[str(name)][0] is bytes:
                 content = {"type": "string", "format": "binary"}
             self._messages[str(name)]["payload"] = content
         found: dict[str, Any] = definitions.get("$defs", {})
@@ -247,6 +287,25 @@ _HEADERS: Final[dict[str, Any]] = {
         "warren-republished": {"type": "boolean", "description": "sent again after a lost connection"},
     },
 }
+
+
+def _schema(kind: Any, direction: Direction) -> dict[str, Any]:
+    return TypeAdapter(_described_type(kind)).json_schema(
+        mode=direction, schema_generator=FieldNamesGenerator
+    )
+
+
+def _described_type(kind: Any) -> Any:
+    """Return the type whose schema describes content of a kind: any for bytes, and where a handler names none."""
+    return Any if kind in (bytes, None) else kind
+
+
+def _is_request(kind: Any) -> TypeGuard[type[RequestMessage]]:
+    return isinstance(kind, type) and issubclass(kind, RequestMessage)
+
+
+def _reply_name(kind: Any) -> str:
+    return f"{_plain(kind)}Reply"
 
 
 def _ref(*path: str) -> dict[str, str]:

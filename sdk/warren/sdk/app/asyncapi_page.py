@@ -158,8 +158,8 @@ class _Page:
             kind = escape(type_text(field, self._document))
             need = "required" if name in required else "optional"
             yield f'<li><code>{escape(name)}</code> {kind} <span class="soft">{need}'
-            for keyword, _ in LIMITS:
-                if keyword in known and keyword != "format":
+            for keyword in LIMITS:
+                if keyword in known:
                     yield f", {keyword} {escape(str(known[keyword]))}"
             if "default" in field:
                 yield f", default <code>{escape(json.dumps(field['default'], ensure_ascii=False))}</code>"

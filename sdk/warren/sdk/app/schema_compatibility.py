@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+import re
+from collections.abc import Iterator, Mapping, Set
+from decimal import Decimal
+from math import ceil, floor, inf
+from typing import Any, Final, NamedTuple
 
-LIMITS: Final[tuple[tuple[str, Callable[[Any, Any], bool]], ...]] = (
-    ("minimum", lambda written, read: written is not None and written >= read),
-    ("exclusiveMinimum", lambda written, read: written is not None and written >= read),
-    ("minLength", lambda written, read: (written or 0) >= read),
-    ("minItems", lambda written, read: (written or 0) >= read),
-    ("maximum", lambda written, read: written is not None and written <= read),
-    ("exclusiveMaximum", lambda written, read: written is not None and written <= read),
-    ("maxLength", lambda written, read: written is not None and written <= read),
-    ("maxItems", lambda written, read: written is not None and written <= read),
-    ("pattern", lambda written, read: bool(written == read)),
-    ("format", lambda written, read: bool(written == read)),
-    ("multipleOf", lambda written, read: written is not None and written % read == 0),
-)
-"""Keywords of the reader's schema that restrict a value, each with a function that returns whether the writer's value of the
-keyword keeps to it."""
+LIMITS: Final = (
+    "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "minItems",
+    "maxItems", "minProperties", "maxProperties", "pattern",
+)  # fmt: skip
+"""Keywords of a schema that restrict values, apart from `format`."""
+SIZES: Final = (("minLength", "maxLength"), ("minItems", "maxItems"), ("minProperties", "maxProperties"))
+"""Keywords of the smallest and the largest number of characters, items or properties."""
+UNCHECKED_FORMATS: Final = frozenset({"binary", "password"})
+"""Formats that pydantic uses as a description only: it accepts each text."""
+
+ACCEPTED_NAMES: Final = "x-accepted-names"
+"""Keyword of a field in a schema of what is read: all names under which the field is read, if there is more than one."""
+ACCEPTED_PATHS: Final = "x-accepted-paths"
+"""Keyword of a field in a schema of what is read: paths within the object at which the field is read, too."""
 
 Schema = Mapping[str, Any]
 Difference = tuple[str, str]
@@ -48,7 +50,7 @@ def field_paths(schema: Schema, document: Schema) -> dict[str, str]:
 def type_text(schema: Schema, document: Schema) -> str:
     """Return a short text for the type of a field: `string (date-time)`, `array of Line`, `integer or null`."""
     if "$ref" in schema:
-        return str(schema["$ref"]).rpartition("/")[2]
+        return _definition(schema)
     for union in ("anyOf", "oneOf"):
         if union in schema:
             return " or ".join(dict.fromkeys(type_text(each, document) for each in schema[union]))
@@ -92,6 +94,9 @@ class _Comparison:
             seen = (*seen, pair)
         written, read = resolve(written, self._writer), resolve(read, self._reader)
         wide, accepted = _branches(written), _branches(read)
+        if len(accepted) > 1:
+            # The members of an enum may be accepted by different members of the reader's union.
+            wide = [each for branch in wide for each in _single_values(branch)]
         if len(wide) > 1 or len(accepted) > 1:
             for branch in wide:
                 if all(list(self.of(branch, each, path, seen)) for each in accepted):
@@ -110,27 +115,25 @@ class _Comparison:
 
     def _values(self, written: Schema, read: Schema, path: str) -> Iterator[Difference]:
         accepted, sent = _values_of(read), _values_of(written)
-        if accepted is not None:
-            if sent is None:
-                yield (
-                    path,
-                    f"it may be any {type_text(written, self._writer)}, and only {_listed(accepted)} is accepted",
-                )
-            elif missing := [each for each in sent if each not in accepted]:
-                yield path, f"it may be {_listed(missing)}, and only {_listed(accepted)} is accepted"
+        if accepted is not None and sent is None:
+            every: dict[object, list[Any]] = {"boolean": [False, True], "null": [None]}
+            sent = every.get(written.get("type"))
+        if sent is not None:
+            if missing := [each for each in sent if not _is_accepted(each, read)]:
+                known = type_text(read, self._reader) if accepted is None else _listed(accepted)
+                yield path, f"it may be {_listed(missing)}, and only {known} is accepted"
             return
-        kinds, known = _types(written), _types(read)
-        if known and (not kinds or not all(_is_known(kind, known) for kind in kinds)):
+        if accepted is not None:
+            wide = type_text(written, self._writer)
+            yield path, f"it may be any {wide}, and only {_listed(accepted)} is accepted"
+            return
+        kinds, types = _types(written), _types(read)
+        if types and (not kinds or not all(_is_known(kind, types) for kind in kinds)):
             wide, narrow = type_text(written, self._writer), type_text(read, self._reader)
             yield path, f"it is sent as {wide}, and {narrow} is accepted"
             return
-        if sent is not None:
-            return
-        for keyword, keeps in LIMITS:
-            if keyword in read and not keeps(written.get(keyword), read[keyword]):
-                limit = f"{keyword} {read[keyword]}"
-                was = written.get(keyword, "none")
-                yield path, f"it is sent with {keyword} {was}, and {limit} is required"
+        for was, limit in _exceeded_limits(written, read):
+            yield path, f"it is sent with {was}, and {limit} is required"
 
     def _arrays(
         self, written: Schema, read: Schema, path: str, seen: tuple[Any, ...]
@@ -150,22 +153,48 @@ class _Comparison:
         self, written: Schema, read: Schema, path: str, seen: tuple[Any, ...]
     ) -> Iterator[Difference]:
         sent, known = written.get("properties", {}), read.get("properties", {})
-        always = set(written.get("required", ()))
-        for name in read.get("required", ()):
-            if name not in sent:
-                yield _join(path, name), "it is required, and is not sent"
-            elif name not in always:
-                yield _join(path, name), "it is required, and may be left out"
+        always, required = set(written.get("required", ())), set(read.get("required", ()))
+        taken: set[str] = set()
+        for name, field in {**known, **{each: {} for each in required - known.keys()}}.items():
+            names, place = _names(name, field), _join(path, name)
+            found = names | {str(each[0]) for each in field.get(ACCEPTED_PATHS, ())}
+            taken |= found
+            sources = {
+                other: _names(other, each) for other, each in sent.items() if _names(other, each) & found
+            }
+            if name in required:
+                yield from self._required(place, sources, found, always)
+            for other, sent_as in sources.items():
+                if sent_as & names:
+                    yield from self.of(sent[other], field, place, seen)
         for name, schema in sent.items():
-            if name in known:
-                yield from self.of(schema, known[name], _join(path, name), seen)
-            elif isinstance(read.get("additionalProperties"), Mapping):
+            if _names(name, schema) <= taken:
+                continue
+            if isinstance(read.get("additionalProperties"), Mapping):
                 yield from self.of(schema, read["additionalProperties"], _join(path, name), seen)
             elif read.get("additionalProperties") is False:
                 yield _join(path, name), "it is sent, and unknown fields are refused"
         values, accepted = written.get("additionalProperties"), read.get("additionalProperties")
         if isinstance(values, Mapping) and isinstance(accepted, Mapping):
             yield from self.of(values, accepted, _join(path, "*"), seen)
+
+    def _required(
+        self, place: str, sources: Mapping[str, frozenset[str]], found: Set[str], always: Set[str]
+    ) -> Iterator[Difference]:
+        """Compare a field that the reader requires with the fields in which a writer may send it.
+
+        :param sources: names under which each of these fields may be sent.
+        :param found: names under which the reader finds the field.
+        :param always: fields that the writer never leaves out.
+        """
+        sure = [names for name, names in sources.items() if name in always]
+        if not sources:
+            yield place, "it is required, and is not sent"
+        elif not sure:
+            yield place, "it is required, and may be left out"
+        elif not any(names <= found for names in sure):
+            others = " or ".join(sorted(sure[0] - found))
+            yield place, f"it is required, and may be sent as {others}"
 
 
 def _paths(schema: Schema, document: Schema, path: str, seen: tuple[Any, ...]) -> Iterator[tuple[str, str]]:
@@ -179,10 +208,10 @@ def _paths(schema: Schema, document: Schema, path: str, seen: tuple[Any, ...]) -
             yield from _paths(branch, document, path, seen)
     for name, field in schema.get("properties", {}).items():
         inner = _join(path, name)
+        for other in sorted(_names(name, field) - {name}):
+            yield _join(path, other), f"another name of {name}"
         optional = "" if name in schema.get("required", ()) else "optional "
-        limits = [
-            f"{keyword} {field[keyword]}" for keyword, _ in LIMITS if keyword in field and keyword != "format"
-        ]
+        limits = [f"{keyword} {field[keyword]}" for keyword in LIMITS if keyword in field]
         yield inner, f"{optional}{', '.join([type_text(field, document), *limits])}"
         yield from _paths(field, document, inner, seen)
     if isinstance(schema.get("items"), Mapping):
@@ -200,8 +229,108 @@ def _branches(schema: Schema) -> list[Schema]:
 def _is_like(written: Schema, read: Schema) -> bool:
     """Return whether a member of the reader's union is the same definition as one of the writer's, or of its type."""
     if "$ref" in written or "$ref" in read:
-        return written.get("$ref") == read.get("$ref")
+        return "$ref" in written and "$ref" in read and _definition(written) == _definition(read)
     return _types(written) == _types(read)
+
+
+def _definition(schema: Schema) -> str:
+    """Return the name of the definition that a reference names, which is the same for what is read and what is sent."""
+    name = str(schema["$ref"]).rpartition("/")[2]
+    return name.removesuffix("-Input").removesuffix("-Output")
+
+
+def _names(name: str, schema: Schema) -> frozenset[str]:
+    """Return the names under which a field is read."""
+    return frozenset(schema.get(ACCEPTED_NAMES, (name,)))
+
+
+def _single_values(schema: Schema) -> list[Schema]:
+    """Return a schema for each value of an enum; the schema itself if it is none."""
+    if "enum" not in schema:
+        return [schema]
+    rest = {key: value for key, value in schema.items() if key != "enum"}
+    return [{**rest, "const": value} for value in schema["enum"]]
+
+
+def _is_accepted(value: Any, read: Schema) -> bool:
+    """Return whether a schema accepts a value."""
+    accepted = _values_of(read)
+    if accepted is not None:
+        return any(each == value and isinstance(each, bool) == isinstance(value, bool) for each in accepted)
+    own = _schema_of(value)
+    if _types(read) and not all(_is_known(kind, _types(read)) for kind in _types(own)):
+        return False
+    if isinstance(value, str) and "pattern" in read:
+        own["pattern"] = read["pattern"] if re.search(read["pattern"], value) else None
+    return not list(_exceeded_limits({**own, "format": read.get("format")}, read))
+
+
+def _schema_of(value: Any) -> dict[str, Any]:
+    """Return a schema with the type and the limits of a value."""
+    match value:
+        case None:
+            return {"type": "null"}
+        case bool():
+            return {"type": "boolean"}
+        case int() | float():
+            kind = "integer" if value == int(value) else "number"
+            return {"type": kind, "minimum": value, "maximum": value, "multipleOf": value or None}
+        case str():
+            return {"type": "string", "minLength": len(value), "maxLength": len(value)}
+        case _:
+            return {}
+
+
+def _exceeded_limits(written: Schema, read: Schema) -> Iterator[tuple[str, str]]:
+    """Yield the limits of a reader to which a writer does not keep: the writer's limit, and the reader's, as texts."""
+    whole = _types(written) == {"integer"}
+    for keywords, sign in ((("minimum", "exclusiveMinimum"), 1), (("maximum", "exclusiveMaximum"), -1)):
+        limit, sent = _bound(read, keywords, sign, whole), _bound(written, keywords, sign, whole)
+        if limit is not None and (sent is None or sent.value < limit.value):
+            yield sent.text if sent is not None else f"{limit.text.split()[0]} none", limit.text
+    for least, most in SIZES:
+        if written.get(least, 0) < read.get(least, 0):
+            yield f"{least} {written.get(least, 'none')}", f"{least} {read[least]}"
+        if most in read and written.get(most, inf) > read[most]:
+            yield f"{most} {written.get(most, 'none')}", f"{most} {read[most]}"
+    factor, step = read.get("multipleOf"), written.get("multipleOf") or (1 if whole else None)
+    if factor and (step is None or Decimal(str(step)) % Decimal(str(factor))):
+        yield f"multipleOf {written.get('multipleOf', 'none')}", f"multipleOf {factor}"
+    if "pattern" in read and written.get("pattern") != read["pattern"]:
+        yield f"pattern {written.get('pattern', 'none')}", f"pattern {read['pattern']}"
+    form, sent_form = read.get("format"), written.get("format")
+    # A UUID of one version is a UUID.
+    if form and form not in UNCHECKED_FORMATS and form not in (sent_form, str(sent_form).rstrip("1345678")):
+        yield f"format {sent_form or 'none'}", f"format {form}"
+
+
+class _Bound(NamedTuple):
+    """Smallest number that a schema accepts; of an upper bound the negative.
+
+    :ivar value: the number, and 1 if only greater ones are accepted.
+    :ivar text: keyword and value in the schema.
+    """
+
+    value: tuple[Decimal, int]
+    text: str
+
+
+def _bound(schema: Schema, keywords: tuple[str, str], sign: int, whole: bool) -> _Bound | None:
+    """Return the bound that applies if a schema has an inclusive and an exclusive one; None if it has neither.
+
+    :param keywords: the inclusive and the exclusive one.
+    :param sign: 1 for a lower bound, -1 for an upper one.
+    :param whole: True if only whole numbers are sent: above 0 they are the same as from 1.
+    """
+    found = []
+    for exclusive, keyword in enumerate(keywords):
+        if isinstance(schema.get(keyword), int | float):
+            number = sign * Decimal(str(schema[keyword]))
+            value = (number, exclusive)
+            if whole and number.is_finite():
+                value = (Decimal(floor(number) + 1 if exclusive else ceil(number)), 0)
+            found.append(_Bound(value, f"{keyword} {schema[keyword]}"))
+    return max(found, default=None)
 
 
 def _types(schema: Schema) -> set[str]:
