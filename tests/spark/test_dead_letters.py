@@ -16,6 +16,7 @@ from typing import Any
 import pika
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from tests.spark.conftest import Audit, Message, audit_queue, channel
 from tests.spark.dead_letter_data import (
@@ -371,6 +372,59 @@ def test_a_continuous_run_gives_the_same_numbers(
         written.orderBy("offset").collect()
         == dead_letters.events(once, options_of()).orderBy("offset").collect()
     )
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"warren-dead-time": str(2**62)},
+        {"warren-dead-time": str(-(2**63))},
+        {"warren-dead-time": "9" * 30},
+        {"warren-dead-time": str(10**15)},
+        {"warren-dead-time": "soon"},
+    ],
+)
+def test_a_time_out_of_range_is_unknown_and_the_others_are_counted(
+    spark: SparkSession, odd: dict[str, str]
+) -> None:
+    death = Death("bills", "failed", NOON, "a", by="sdk", published=NOON, published_from="header")
+    rows = [list(replace(death, message_id=name).row(at)) for at, name in enumerate("abc")]
+    rows[1][4] = {**rows[1][4], **odd}
+    rows[2][4] = {**rows[2][4], "warren-first-published": str(2**62), "warren-dead-first-time": str(2**62)}
+    summary = summarise(spark.createDataFrame([tuple(row) for row in rows], COLUMNS))
+    assert (summary.deaths, summary.undated, summary.after.known) == (3, 1, 1)
+    assert summary.first == summary.last == NOON.isoformat()
+
+
+def test_times_of_brokers_and_in_properties_may_be_out_of_range(spark: SparkSession) -> None:
+    death = Death("bills", "rejected", NOON, "a", NOON, "timestamp")
+    rows = [list(replace(death, message_id=name).row(at)) for at, name in enumerate("abcd")]
+    rows[1][4]["x-death"] = rows[1][4]["x-death"].replace(NOON.isoformat(), "+200000-01-01T00:00:00Z")
+    rows[2][5] = uuid7(NOON).replace(uuid7(NOON)[:13], "ffffffff-ffff")
+    frame = spark.createDataFrame([tuple(row) for row in rows], COLUMNS).withColumn(
+        # Python has no such time: Spark makes it.
+        "timestamp", F.expr("if(offset = 3, timestamp_seconds(300000000000), timestamp)")
+    )  # fmt: skip
+    letters = {row["offset"]: row for row in dead_letters.events(frame, options_of()).collect()}
+    assert [letters[at]["died_at"] is None for at in range(4)] == [False, True, False, False]
+    assert [letters[at]["published_from"] for at in range(4)] == ["timestamp", "timestamp", "timestamp", None]
+    assert (summarise(frame).deaths, summarise(frame).undated) == (4, 1)
+
+
+def test_a_report_spans_all_years_that_are_accepted(spark: SparkSession) -> None:
+    days = [datetime(1000, 1, 1, tzinfo=UTC), NOON, datetime(9000, 1, 1, tzinfo=UTC)]
+    rows = [
+        list(Death("bills", "failed", NOON, day.isoformat(), by="sdk").row(at)) for at, day in enumerate(days)
+    ]
+    for row, day in zip(rows, days, strict=True):
+        row[4]["warren-dead-time"] = str(
+            (day - NOON) // timedelta(milliseconds=1) + round(NOON.timestamp() * 1000)
+        )
+    summary = summarise(spark.createDataFrame([tuple(row) for row in rows], COLUMNS))
+    assert (summary.first, summary.last) == (days[0].isoformat(), days[2].isoformat())
+    assert sum(sum(step.deaths.values()) for step in summary.timeline) == 3
+    page = dead_letters.page(summary, Run("dead-letters", "amqp://h/", ("s",), None, False, 1.0))
+    assert "9000" in page
 
 
 def test_without_dead_letters_the_report_is_empty(spark: SparkSession) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.captured_events import Source, batches, frame_of_batches, published
+from tests.spark.captured_events import COLUMNS, Source, batches, frame_of_batches, published
+from tests.spark.captured_events import row as row_of
 from tests.spark.conftest import Message
 from tests.spark.delivery_simulation import SECOND, START, STREAM, Expected, SimulatedShop, quantile
 from tests.spark.job_runs import run_job
@@ -67,6 +68,37 @@ def test_the_numbers_are_those_of_pandas(spark: SparkSession, tmp_path: Path) ->
         )
         in report
     )
+
+
+@pytest.mark.parametrize("event", ["published", "delivered", "acked"])
+@pytest.mark.parametrize("at", ["null", str(2**62)])
+def test_an_event_without_a_time_in_range_leaves_the_others(
+    spark: SparkSession, tmp_path: Path, event: str, at: str
+) -> None:
+    source = Source("broker", "shop", "shop-1")
+    address: dict[str, Any] = {"exchange": "", "routing_key": "q", "queue": "q", "connection": "c"}
+    for number in range(4):
+        for step, kind in enumerate(("published", "delivered", "acked")):
+            consumer: dict[str, Any] = {} if kind == "published" else {"consumer": "t"}
+            source.record(kind, START + number * SECOND + step, f"m{number}", **address, **consumer)
+    source.flush()
+    kind, app, headers, body = row_of(source.batches[0])
+    events = json.loads(body)
+    odd = next(each for each in events if (each["event"], each["message_id"]) == (event, "m2"))
+    odd["at"] = json.loads(at)
+    frame = spark.createDataFrame([(kind, app, headers, json.dumps(events).encode())], COLUMNS)
+    rows = write_and_reload(events_of(frame), str(tmp_path / "events"))
+    summary = summary_of(
+        rows,
+        facts_of(rows),
+        capture_of(rows),
+        RULES,
+        lambda table, name: write_and_reload(table, str(tmp_path / name)),
+    )
+    assert summary.capture.events == 12
+    assert summary.messages.published >= 3
+    assert summary.messages.delivered >= 3
+    assert page(summary, Run("delivery-audit", "amqp://localhost/", ("s",), None, False, 1.0))
 
 
 def assert_agrees(summary: Summary, findings: DataFrame, expected: Expected) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.captured_events import batches, frame_of_batches
+from tests.spark.captured_events import COLUMNS, Source, batches, frame_of_batches, row
 from tests.spark.conftest import Audit, channel
 from tests.spark.flow_simulation import (
     Queue,
@@ -179,6 +179,24 @@ def test_partial_sums_add_up_to_the_whole(all_events: DataFrame) -> None:
     key = [name for name in KEYS if name != "second"]
     by_key = whole.groupby(key, dropna=False)["delivered"].sum()
     assert folded.reset_index().groupby(key, dropna=False)["delivered"].sum().to_dict() == by_key.to_dict()
+
+
+@pytest.mark.parametrize("at", ["null", str(2**62), str(-(2**63)), "9" * 30, '"soon"'])
+def test_an_event_without_a_time_in_range_leaves_the_others(spark: SparkSession, at: str) -> None:
+    source = Source("broker", "shop", "shop-1")
+    for number in range(6):
+        source.record(
+            "published", 1_700_000_000_000_000 + number, f"m{number}", exchange="", routing_key="q", queue="q"
+        )
+    source.flush()
+    kind, app, headers, body = row(source.batches[0])
+    odd = body.replace(b'"at":%d' % 1_700_000_000_000_003, b'"at":' + at.encode())
+    assert odd != body
+    frame = spark.createDataFrame([(kind, app, headers, odd)], COLUMNS)
+    found = summarise(flow.events(frame, options_of()))
+    (queue,) = found.queues
+    assert (queue.queue, queue.published) == ("q", 5)
+    assert flow.page(found, RUN)
 
 
 def test_lost_events_are_reported(spark: SparkSession, summary: Summary) -> None:

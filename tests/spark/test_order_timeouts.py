@@ -199,7 +199,7 @@ def test_messages_without_a_readable_time_are_counted(
         ("order_paid", b'{"order_id": "a", "paid_at": "2024-05-01T12:00:00"}'),
         ("order_placed", b'{"order_id": "b", "placed_at": "2024-05-01T12:00:00"}'),
         ("order_paid", b'{"order_id": "b"}'),
-        ("order_paid", b'{"order_id": "c", "paid_at": 1714564800}'),
+        ("order_paid", b'{"order_id": "c", "paid_at": "+200000-05-01T12:00:00"}'),
         ("order_placed", b'{"order_id": "d", "placed_at": "2024-05-01T12:00:00"}'),
         ("order_paid", b'{"order_id": "d", "paid_at": "2024-05-01T12:15:00"}'),
         ("order_placed", b'{"order_id": "e", "placed_at": "?"}'),

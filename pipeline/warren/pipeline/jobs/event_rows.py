@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from warren.core.capture_events import EVENT_KEYS, MESSAGE_TYPE
+from warren.pipeline.jobs.event_times import time_of_micros
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -46,7 +47,7 @@ def events_of(messages: DataFrame, remember: timedelta = REMEMBER) -> DataFrame:
         (F.col("first") + F.col("place")).alias("sequence"),
         "captured_at",
         F.col("event")["event"].alias("event"),
-        F.timestamp_micros(F.col("event")["at"]).alias("at"),
+        time_of_micros(F.col("event")["at"]).alias("at"),
         *values,
     )
 
@@ -70,7 +71,7 @@ def batches_of(messages: DataFrame, remember: timedelta) -> DataFrame:
     )
     readable = batches.where(
         F.col("source").isNotNull() & F.col("first").isNotNull() & (F.size("events") > 0)
-    ).withColumn("captured_at", F.timestamp_micros(F.col("events")[0]["at"]))
+    ).withColumn("captured_at", time_of_micros(F.col("events")[0]["at"]))
     same = ["source", "first"]
     if not messages.isStreaming:
         return readable.dropDuplicates(same)

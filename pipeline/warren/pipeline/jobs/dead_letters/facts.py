@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from warren.pipeline.jobs.event_times import bounded_time, time_of_millis, time_of_text
 from warren.sdk.extend import (
     DEAD_ERROR,
     DEAD_FIRST_TIME,
@@ -64,7 +65,7 @@ def letters_of(messages: DataFrame) -> DataFrame:
         F.length("body").cast("long").alias("bytes"),
         F.col("exchange").alias("here_exchange"),
         F.col("routing_key").alias("here_key"),
-        F.col("timestamp").alias("stamped_at"),
+        bounded_time(F.col("timestamp")).alias("stamped_at"),
         F.col("headers").alias("headers"),
         F.from_json(F.col("headers")["x-death"], X_DEATH).alias("history"),
     ).withColumns(
@@ -101,7 +102,7 @@ def reported_by() -> Column:
     from pyspark.sql import functions as F
 
     by_broker, by_sdk = latest_death("queue").isNotNull(), F.col("headers")[DEAD_REASON].isNotNull()
-    broker_is_later = F.unix_seconds(parse_timestamp(F.col("latest")["time"])) >= F.unix_seconds("sdk_time")
+    broker_is_later = F.unix_seconds(time_of_text(F.col("latest")["time"])) >= F.unix_seconds("sdk_time")
     return F.when(by_broker & (~by_sdk | F.coalesce(broker_is_later, F.lit(True))), "broker").when(
         by_sdk, "sdk"
     )
@@ -163,13 +164,13 @@ def time_columns() -> list[Column]:
     from pyspark.sql import functions as F
 
     broker = F.col("told_by") == "broker"
-    first_here = F.array_min(F.transform("history", lambda each: parse_timestamp(each["time"])))
+    first_here = F.array_min(F.transform("history", lambda each: time_of_text(each["time"])))
     earliest = F.least(F.when(broker, first_here), "sdk_time")
     first = F.coalesce(header_milliseconds(DEAD_FIRST_TIME), earliest)
-    died_at = F.when(broker, parse_timestamp(F.col("latest")["time"])).otherwise(F.col("sdk_time"))
+    died_at = F.when(broker, time_of_text(F.col("latest")["time"])).otherwise(F.col("sdk_time"))
     by_id = F.when(
         F.col("message_id").rlike(UUID7),
-        F.timestamp_millis(
+        time_of_millis(
             F.conv(F.concat(F.substring("message_id", 1, 8), F.substring("message_id", 10, 4)), 16, 10).cast(
                 "long"
             )
@@ -210,14 +211,6 @@ def with_age(letters: DataFrame) -> DataFrame:
     )
 
 
-def parse_timestamp(text: Column) -> Column:
-    """Return the column with the times that texts in ISO 8601 state; null where a text is malformed.
-
-    :param text: column of texts
-    """
-    return text.try_cast("timestamp")
-
-
 def header_milliseconds(header: str) -> Column:
     """Return the column with the time that a header of the SDK states in Unix milliseconds; null without a
     valid one.
@@ -226,4 +219,4 @@ def header_milliseconds(header: str) -> Column:
     """
     from pyspark.sql import functions as F
 
-    return F.timestamp_millis(F.col("headers")[header].try_cast("long"))
+    return time_of_millis(F.col("headers")[header].try_cast("long"))

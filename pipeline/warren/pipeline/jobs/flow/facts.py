@@ -72,6 +72,7 @@ def routes_of(events: DataFrame) -> DataFrame:
 
 def event_shares(events: DataFrame) -> DataFrame:
     """Return one row for each captured event with its contribution to the columns of the table `steps`: mostly 0 or 1.
+    An event without a valid time belongs to no step.
 
     Some columns are no counts. `held_micros` has the microseconds from a delivery until the end of the second, negative
     for an acknowledgement or rejection. `acknowledgements` has the time of an acknowledgement; equal times are later
@@ -102,7 +103,7 @@ def event_shares(events: DataFrame) -> DataFrame:
     acked = (F.col("event") == "acked") & ~auto
     purged = F.col("event") == "purged"
     deleted = purged & (F.col("reason") == "deleted")
-    return events.where(F.col("event").isin(*COUNTED_EVENTS) & ~of_broker).select(
+    return events.where(F.col("event").isin(*COUNTED_EVENTS) & ~of_broker & at.isNotNull()).select(
         "by",
         queue.alias("queue"),
         F.when(unnamed, F.col("exchange")).alias("exchange"),

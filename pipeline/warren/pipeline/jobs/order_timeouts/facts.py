@@ -11,6 +11,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from warren.pipeline.jobs.event_times import time_of_text
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
@@ -58,8 +60,8 @@ def events_of(messages: DataFrame) -> DataFrame:
         "type",
         kind.alias("kind"),
         F.when(F.trim(order_id) != "", order_id).alias("order_id"),
-        F.when(kind == "placed", body["placed_at"].cast("timestamp")).alias("placed_at"),
-        F.when(kind == "paid", body["paid_at"].cast("timestamp")).alias("paid_at"),
+        F.when(kind == "placed", time_of_text(body["placed_at"])).alias("placed_at"),
+        F.when(kind == "paid", time_of_text(body["paid_at"])).alias("paid_at"),
         "exchange",
         "routing_key",
         "redelivered",
