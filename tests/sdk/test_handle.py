@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -366,6 +367,41 @@ class Refused(Command, queue="ping"):
 
 class Unfit(Event, exchange="x"):
     pass
+
+
+FUTURE = "from __future__ import annotations\n"
+DEFERRED = "" if sys.version_info >= (3, 14) else FUTURE
+"""Beginning of a module whose annotations are evaluated when they are read, or never."""
+FOR_TYPE_CHECKERS = """
+from typing import TYPE_CHECKING, Annotated
+from warren.sdk import Delivery, Depends
+if TYPE_CHECKING:
+    from shop import Ledger, Order
+
+def get_ledger() -> Ledger:
+    return 1
+
+async def takes_it(order: Order, delivery: Delivery, ledger: Ledger | None = None) -> Order: ...
+async def needs_it(order: Order, ledger: Ledger) -> None: ...
+async def needs_many(order: Order, ledgers: list[Ledger]) -> None: ...
+"""
+
+
+@pytest.mark.parametrize("beginning", sorted({FUTURE, DEFERRED}))
+def test_names_for_type_checkers_only_are_no_error_unless_they_are_needed(beginning: str) -> None:
+    module: dict[str, Any] = {}
+    # Without the flags of this module, which would be inherited.
+    exec(compile(beginning + FOR_TYPE_CHECKERS, "shop", "exec", dont_inherit=True), module)
+    app = App("amqp://localhost")
+    handle: Any = app.handle
+    for name, parameter in (("needs_it", "ledger"), ("needs_many", "ledgers")):
+        with pytest.raises(ConfigError) as caught:
+            handle(Refused)(module[name])
+        assert str(caught.value).startswith(
+            f"the handler {name} has a parameter {parameter!r} whose annotation names 'Ledger', which is not defined"
+        )
+    handle(Refused)(module["takes_it"])
+    assert app.on_start(module["get_ledger"])
 
 
 def test_a_handler_with_an_unsuitable_signature_is_refused() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import inspect
 import os
 import sys
 import traceback
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from warren.core.errors import UsageError
+from warren.core.signatures import signature_of
 
 Wanted = TypeVar("Wanted")
 
@@ -58,7 +58,7 @@ def _call_factory(target: str, factory: Callable[..., Any], what: str, module: A
     """
     with contextlib.suppress(ValueError):  # Some built-in functions have no signature.
         try:
-            inspect.signature(factory).bind()
+            signature_of(factory).bind()
         except TypeError:
             raise UsageError(
                 f"{target} is not {what}, but a function with parameters{_hint(module, kind)}"

@@ -85,8 +85,9 @@ class CeleryTask(Generic[Parameters, Result]):
         self.name: str = name
         self.queue: str = queue
         self._function = function
-        self._signature = inspect.signature(function)
+        # First the hints: their error names the function and the unknown name.
         self._adapter: TypeAdapter[Result] = TypeAdapter(evaluated_hints(function).get("return", Any))
+        self._signature = inspect.signature(function)
         self._send = send
         self._options = options
 

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, ClassVar, Final, Generic, TypeVar, get_type_hints
 from uuid import uuid4
 
+from warren.core.signatures import annotations_of
 from warren.patterns.routing_slip.rules import HEADER, PlannedStep, RoutingSlip, RoutingSlipEnded, read
 from warren.sdk import (
     App,
@@ -338,7 +339,7 @@ class _CompensateStep(Command):
 def _return_type(function: Callable[..., Any]) -> Any:
     """Return the annotated result type of a function. The annotations of its parameters are not evaluated, because they
     may use names that are not visible in the module."""
-    holder = type("Returned", (), {"__annotations__": {"value": function.__annotations__.get("return", Any)}})
+    holder = type("Returned", (), {"__annotations__": {"value": annotations_of(function).get("return", Any)}})
     try:
         return get_type_hints(holder, globalns=function.__globals__)["value"]
     except NameError as error:

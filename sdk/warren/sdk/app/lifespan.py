@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_origin
 
+from warren.core.signatures import signature_of
 from warren.sdk.consume.dependencies import RunValue
 from warren.sdk.consume.handlers.signature import caller_names, type_hints
 from warren.sdk.errors import ConfigError
@@ -155,7 +156,7 @@ def _check_hook(decorator: str, hook: Hook) -> None:
     """
     if not callable(hook):
         raise ConfigError(f"{decorator} takes a function, not {hook!r}")
-    parameters: Iterable[inspect.Parameter] = inspect.signature(hook).parameters.values()
+    parameters: Iterable[inspect.Parameter] = signature_of(hook).parameters.values()
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     if any(one.default is one.empty and one.kind not in variadic for one in parameters):
         raise ConfigError(f"{decorator} takes a function without parameters, not {_name(hook)}")

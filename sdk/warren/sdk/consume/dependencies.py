@@ -11,10 +11,11 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel
 
+from warren.core.signatures import signature_of
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.fastapi_markers import needed_request, read_depends
 from warren.sdk.consume.handler_threads import HandlerThread
-from warren.sdk.consume.handlers.signature import is_async, type_hints
+from warren.sdk.consume.handlers.signature import is_async, type_hints, undefined_name
 from warren.sdk.errors import ConfigError, Undecodable
 from warren.sdk.messages.type_codec import type_codec
 from warren.sdk.messages.validation_errors import format_validation_error
@@ -310,6 +311,12 @@ class DependencyGraph:
                 continue
             getter = self._getter(parameter, hints.get(parameter.name), path, f"the {role} {name}")
             if getter is None and parameter.default is parameter.empty:
+                unknown = undefined_name(function, hints.get(parameter.name), self._local_names)
+                if unknown is not None:
+                    raise ConfigError(
+                        f"the {role} {name} has a parameter {parameter.name!r} whose annotation names {unknown!r}, which"
+                        " is not defined when the program runs: import it outside of `if TYPE_CHECKING`"
+                    )
                 raise ConfigError(
                     f"the {role} {name} has a parameter {parameter.name!r} that nothing fills: annotate it with"
                     f" Annotated[X, Depends(f)], where f returns the value, with Annotated[str, Header()], Delivery or"
@@ -437,7 +444,7 @@ def _constant(value: object) -> Getter:
 
 def _signature(function: Function) -> inspect.Signature:
     try:
-        return inspect.signature(function)
+        return signature_of(function)
     except (TypeError, ValueError):
         # Some built-in classes have no signature; they are called without arguments.
         return inspect.Signature()

@@ -9,6 +9,7 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel, PydanticSchemaGenerationError
 
+from warren.core.signatures import signature_of
 from warren.sdk.consume.handlers.signature import caller_names, type_hints
 from warren.sdk.errors import ConfigError
 from warren.sdk.keywords import describe_unknown
@@ -142,6 +143,6 @@ def check_options(decorator: str, options: Iterable[str], known: Iterable[str]) 
 
 def _parameters(function: Callable[..., Any] | object) -> list[inspect.Parameter]:
     try:
-        return list(inspect.signature(function).parameters.values())  # type: ignore[arg-type]
+        return list(signature_of(function).parameters.values())  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return []

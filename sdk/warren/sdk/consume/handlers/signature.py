@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import FrameType
-from typing import Any
+from typing import Any, ForwardRef, get_args
 
 from pydantic import BaseModel
 
+from warren.core.signatures import annotations_of, signature_of
 from warren.sdk.errors import ConfigError
 from warren.sdk.messages.types import RequestMessage
 from warren.sdk.rpc.reply_annotation import check_reply_annotation
@@ -30,7 +31,7 @@ def check_signature(function: Callable[..., Any], kind: Any, local_names: Mappin
         raise ConfigError(f"the handler {name} is a class: decorate a function")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigError(f"the handler {name} is a generator: return the result, do not yield")
-    parameters = list(inspect.signature(function).parameters.values())
+    parameters = list(signature_of(function).parameters.values())
     if not parameters:
         raise ConfigError(f"the handler {name} must take the message as its first parameter")
     hints = type_hints(function, local_names)
@@ -70,21 +71,42 @@ def type_hints(function: Callable[..., Any], local_names: Mapping[str, Any]) -> 
 
     :param local_names: names that annotations may use, beside those of the function's module.
     """
+    source = _annotated(function)
+    names = {**getattr(source, "__globals__", {}), **local_names}
+    hints: dict[str, Any] = {}
+    for name, hint in annotations_of(source).items():
+        if isinstance(hint, str):
+            with suppress(NameError):
+                hint = eval(hint, names)  # as typing.get_type_hints does
+        hints[name] = hint
+    return hints
+
+
+def undefined_name(function: Callable[..., Any], hint: Any, local_names: Mapping[str, Any]) -> str | None:
+    """Return the name for which an annotation could not be evaluated; None if there is none.
+
+    :param hint: the annotation, as `type_hints` returns it.
+    """
+    if isinstance(hint, str):
+        try:
+            eval(hint, {**getattr(_annotated(function), "__globals__", {}), **local_names})
+        except NameError as error:
+            return error.name or hint
+        return None
+    # Python 3.14 evaluates the other parts of an annotation.
+    parts = (each.__forward_arg__ for each in get_args(hint) if isinstance(each, ForwardRef))
+    return next(parts, None)
+
+
+def _annotated(function: Callable[..., Any]) -> Any:
+    """Return the function that has the annotations of a callable: its `__init__`, `__call__`, or what a partial calls."""
     source: Any = inspect.unwrap(function)
     if isinstance(source, type):
         source = inspect.getattr_static(source, "__init__")
     elif not hasattr(source, "__code__") and not hasattr(source, "__func__"):
         # An object that is called: a functools.partial, or an instance of a class with `__call__`.
         source = getattr(source, "func", None) or getattr(type(source), "__call__", source)  # noqa: B004
-    source = getattr(source, "__func__", source)
-    names = {**getattr(source, "__globals__", {}), **local_names}
-    hints: dict[str, Any] = {}
-    for name, hint in getattr(source, "__annotations__", {}).items():
-        if isinstance(hint, str):
-            with suppress(NameError):
-                hint = eval(hint, names)  # as typing.get_type_hints does
-        hints[name] = hint
-    return hints
+    return getattr(source, "__func__", source)
 
 
 def caller_names() -> dict[str, Any]:
