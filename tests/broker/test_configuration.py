@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 import tomllib
@@ -493,3 +494,13 @@ auth_http.ssl_options.verify = verify_peer
         request_timeout=2000,
         ca=Path("/etc/ca.pem"),
     )
+
+
+def test_the_name_of_a_control_group_may_have_any_bytes(tmp_path: Path) -> None:
+    name = os.fsdecode(b"gr\xf6up")
+    group = tmp_path / "cgroup" / name
+    group.mkdir(parents=True)
+    (group / "memory.max").write_bytes(b"1048576\n")
+    membership = tmp_path / "membership"
+    membership.write_bytes(b"0::/gr\xf6up\n")
+    assert available_memory(tmp_path / "cgroup", membership) == 1_048_576

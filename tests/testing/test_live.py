@@ -11,6 +11,7 @@ import aio_pika
 import pytest
 
 from tests.support.processes import closed_port
+from warren.broker import Broker, BrokerConfig
 from warren.patterns import Deadline, Once, SqliteStore
 from warren.sdk import (
     App,
@@ -178,6 +179,22 @@ async def test_a_client_behind_the_proxy_gets_its_own_names(amqp_url: str) -> No
             await channel.declare_queue("seen", arguments={"x-message-ttl": 9000})
         assert "'seen'" in str(refused.value)
         assert ".t1" not in str(refused.value)
+
+
+async def test_the_virtual_host_of_the_url_is_tested() -> None:
+    async with Broker(BrokerConfig(default_vhost="a/../%2F")) as broker:
+        warren, app = patient(broker.url), App()
+        taken = list[bytes]()
+
+        @app.handle(bytes, queue="live-taken")
+        async def take(body: bytes) -> None:
+            taken.append(body)
+
+        async with warren.running(app):
+            await warren.publish(b"1", key="live-taken")
+            await comes(warren, lambda: bool(taken))
+        left = broker.virtual_hosts.declarations[b"a/../%2F"].vhost.queues
+        assert not [name for name in left if name.startswith(b"live-taken")]
 
 
 async def test_an_unreachable_broker_fails_at_once() -> None:
