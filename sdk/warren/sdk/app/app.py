@@ -41,6 +41,7 @@ from warren.sdk.durations import Duration, seconds
 from warren.sdk.errors import Unroutable
 from warren.sdk.messages.codec import MessageOptions
 from warren.sdk.messages.forwarding import forwarded
+from warren.sdk.messages.type_codec import type_codec
 from warren.sdk.messages.types import Message, Request, Scatter
 from warren.sdk.protocols import (
     Clock,
@@ -234,11 +235,13 @@ class App:
         Their exchanges, queues and bindings are then declared at the start of the App, not before the first message,
         and are included in `app.topology`, `warren topology` and `warren asyncapi`.
 
-        :raises ConfigError: if one is no message class or has no address, or the App is running.
+        :raises ConfigError: if one is no message class, has no address or would not read back, or the App is running.
         """
         self._lifecycle.not_running("list what it publishes")
         for message in messages:
             check_message_class("app.publishes", message)
+            if message.__pydantic_complete__:
+                type_codec(message).check_writable()
             self._registry.add(message.required_topology())
             self._operations.declare_publish(message)
 

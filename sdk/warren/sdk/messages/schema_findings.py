@@ -9,7 +9,6 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from warren.sdk.errors import ConfigError
 from warren.sdk.messages.timestamps import rfc3339
 
 CoreSchema = Mapping[str, Any]
@@ -76,15 +75,6 @@ class Findings(NamedTuple):
     """True if a part of the type can change after its validation, so that its values may be of other types."""
     classes: tuple[type, ...]
     """Classes inside the type. Of an instance of a subclass, pydantic writes the fields of the class only."""
-
-    def refuse_faults(self, name: str) -> None:
-        """Check that values of the type can be written so that they read back.
-
-        :param name: name of the type, for the error text.
-        :raises ConfigError: if they cannot; the text names the fields and the remedies.
-        """
-        if self.faults:
-            raise ConfigError(f"{name} cannot be read back: {'; '.join(self.faults)}")
 
 
 class _Settings(NamedTuple):

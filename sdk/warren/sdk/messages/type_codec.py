@@ -61,13 +61,21 @@ class TypeCodec:
         else:
             self._validator, self._serializer = build(tightened(schema))
 
+    def check_writable(self) -> None:
+        """Check that values of the type can be written so that they read back.
+
+        :raises ConfigError: if they cannot; the text names the fields and the remedies.
+        """
+        if self.findings.faults:
+            raise ConfigError(f"{self.name} cannot be read back: {'; '.join(self.findings.faults)}")
+
     def write_json(self, value: Any) -> bytes:
         """Return a value of the type as JSON.
 
         :raises ConfigError: if it cannot be written, or what is written would not read back equal.
         """
         if self.findings.faults:
-            self.findings.refuse_faults(self.name)
+            self.check_writable()
         try:
             body = self._serializer.to_json(value, by_alias=True, warnings=self._warnings)
         except ValueError as error:
@@ -85,7 +93,7 @@ class TypeCodec:
             installed.
         """
         if self.findings.faults:
-            self.findings.refuse_faults(self.name)
+            self.check_writable()
         try:
             body = pack(
                 self._serializer.to_python(value, mode="json", by_alias=True, warnings=self._warnings)

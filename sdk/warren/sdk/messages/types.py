@@ -13,7 +13,6 @@ from pydantic_core import CoreSchema
 from warren.sdk.errors import ConfigError, Fault
 from warren.sdk.keywords import describe_unknown_class_keyword
 from warren.sdk.messages.content_types import JSON, MSGPACK, require_msgpack
-from warren.sdk.messages.schema_findings import examine
 from warren.sdk.messages.tightened_schema import build, tightened
 from warren.sdk.messages.timestamps import require_utc
 from warren.sdk.topology.binding import Binding
@@ -102,8 +101,7 @@ class Message(BaseModel):
 
     @classmethod
     def _tighten(cls) -> None:
-        """Refuse fields that cannot be read back; require time zones in nested types and notice infinite floats."""
-        examine(cls.__pydantic_core_schema__).refuse_faults(cls.__name__)
+        """Require time zones in nested types, and notice infinite floats."""
         schema = tightened(cls.__pydantic_core_schema__)
         require_utc(schema)
         cls.__pydantic_core_schema__ = schema

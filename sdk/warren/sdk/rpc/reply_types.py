@@ -45,6 +45,13 @@ class ReplyCodec:
         self._members = members
         self._faults = faults
 
+    def check_writable(self) -> None:
+        """Check that replies can be written so that callers read them back.
+
+        :raises ConfigError: if they cannot; the text names the fields and the remedies.
+        """
+        self._codec.check_writable()
+
     def write(self, result: object) -> bytes:
         """Return the handler's result as JSON.
 

@@ -141,13 +141,16 @@ class HandlerRegistry:
 
         def register(function: Callable[..., Any]) -> None:
             injector = self._injector(function, message, local_names=local_names)
+            reply = reply_codec(message) if _is_request(message) else None
+            if reply is not None:
+                reply.check_writable()
             handler = HandlerSpec(
                 message,
                 function,
                 self._invoker(function, injector),
                 options.get("retry"),
                 options.get("once"),
-                reply_codec(message) if _is_request(message) else None,
+                reply,
                 middlewares,
             )
             self._add(handler, consumer_options, queue, keys)
