@@ -14,6 +14,9 @@ from warren.wire.reply_codes import TEXT_LIMIT, AmqpError, Reply, erlang_octets
 
 Argument: TypeAlias = "int | bytes | bool"
 
+LONGEST_SHORT_STRING: Final = 255
+"""Most bytes of a short string, such as a name or a routing key: its length is transferred in one byte."""
+
 _SPEC = """
 10.10 connection.start      octet:version_major octet:version_minor table:server_properties longstr:mechanisms longstr:locales
 10.11 connection.start-ok   table:client_properties short:mechanism longstr:response short:locale
@@ -221,8 +224,8 @@ def encode(name: str, *values: Argument) -> bytes:
         else:
             assert isinstance(value, bytes)
             if kind == "short":
-                if len(value) > 255:
-                    raise ValueError(f"{name}: {field} is longer than 255 bytes")
+                if len(value) > LONGEST_SHORT_STRING:
+                    raise ValueError(f"{name}: {field} is longer than {LONGEST_SHORT_STRING} bytes")
                 parts.append(bytes((len(value),)))
             else:
                 parts.append(_NUMBERS["u32"].pack(len(value)))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from warren.wire import field_tables
+from warren.wire.methods import LONGEST_SHORT_STRING
 
 Property: TypeAlias = "bytes | int | dict[str, field_tables.Field]"
 """Value of a property: a short string as bytes, a number, or the decoded `headers`."""
@@ -110,6 +111,8 @@ def encode(properties: Mapping[str, Property], body_size: int) -> bytes:
         flags |= flag
         if kind == "short":
             assert isinstance(value, bytes)
+            if len(value) > LONGEST_SHORT_STRING:
+                raise ValueError(f"{name} is longer than {LONGEST_SHORT_STRING} bytes")
             parts.append(bytes((len(value),)) + value)
         elif kind == "table":
             table = value if isinstance(value, bytes) else _joined(value)

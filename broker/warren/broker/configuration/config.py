@@ -16,6 +16,7 @@ from warren.broker.connection.handshake import FRAME_MIN
 from warren.broker.connection.listen_address import Address
 from warren.broker.connection.tls import TlsConfig
 from warren.broker.model.rabbitmq_versions import BEHAVIOUR_BY_VERSION
+from warren.broker.model.server_names import LONGEST_NAME
 from warren.broker.process_memory import MIN_MEMORY_LIMIT, available_memory
 from warren.broker.store.log.group_commit import Sync
 
@@ -208,6 +209,9 @@ class BrokerConfig:
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(choices)}")
 
+        size = len(self.default_vhost.encode("utf-8", "surrogateescape"))
+        if not 1 <= size <= LONGEST_NAME:
+            raise ValueError(f"default_vhost has {size} bytes; it must have from 1 to {LONGEST_NAME}")
         if len(self.captured) < len(self.capture_events):
             raise ValueError("capture_events names two streams for one virtual host")
         if self.sync not in (modes := [mode.value for mode in Sync]):

@@ -40,6 +40,8 @@ class BrokerMetadata(NamedTuple):
     virtual_hosts: VirtualHosts
     access: Access
     parameters: RuntimeParameters
+    is_restored: bool = False
+    """True while existing definitions are copied to it, which an earlier version may have accepted."""
 
 
 def export_in_steps(metadata: BrokerMetadata, version: str) -> Generator[None, None, dict[str, Json]]:

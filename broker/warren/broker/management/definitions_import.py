@@ -57,8 +57,9 @@ def import_in_steps(definitions: Json, metadata: BrokerMetadata) -> Generator[No
     hosts = VirtualHosts(
         StoppedClock(), None, None, compat=metadata.virtual_hosts.compat, portability=portability
     )
-    dry_run = BrokerMetadata(hosts, Access(hosts, None), RuntimeParameters(hosts, None))
+    dry_run = BrokerMetadata(hosts, Access(hosts, None), RuntimeParameters(hosts, None), is_restored=True)
     yield from _apply_definitions((yield from export_in_steps(metadata, "")), dry_run)
+    dry_run = dry_run._replace(is_restored=False)
     # The checks of strict mode and of parameters apply to new definitions only, not to existing ones.
     portability.strict = metadata.virtual_hosts.portability.strict
     dry_run.parameters.checks = metadata.parameters.checks
@@ -264,7 +265,7 @@ def _virtual_host(definition: Definition, metadata: BrokerMetadata) -> None:
     if not isinstance(description, str) or not isinstance(kind, str):
         raise definition.error("description and default_queue_type must be texts")
     if name not in hosts:
-        hosts.add(name)
+        hosts.add(name, is_restored=metadata.is_restored)
     hosts.update(
         name,
         description=description,
@@ -304,7 +305,8 @@ def _global_parameter(definition: Definition, metadata: BrokerMetadata) -> None:
 def _policy(definition: Definition, metadata: BrokerMetadata) -> None:
     topology = metadata.virtual_hosts.declarations_of(definition.text("vhost"))
     value = {**definition.fields, "definition": as_object(definition.fields.get("definition"))}
-    metadata.parameters.set_policy(topology.vhost, Policy.from_value(definition.text("name"), value, False))
+    policy = Policy.from_value(definition.text("name"), value, False)
+    metadata.parameters.set_policy(topology.vhost, policy, is_restored=metadata.is_restored)
 
 
 def _parameter(definition: Definition, metadata: BrokerMetadata) -> None:
@@ -317,7 +319,7 @@ def _parameter(definition: Definition, metadata: BrokerMetadata) -> None:
         if isinstance(value, dict):
             value = {**value, "definition": as_object(value.get("definition"))}
         policy = Policy.from_value(name, value, component == OPERATOR_POLICY)
-        metadata.parameters.set_policy(topology.vhost, policy)
+        metadata.parameters.set_policy(topology.vhost, policy, is_restored=metadata.is_restored)
     else:
         metadata.parameters.set(topology.vhost.name, component, name, value)
 
@@ -333,6 +335,7 @@ def _exchange(definition: Definition, metadata: BrokerMetadata) -> None:
         definition.flag("auto_delete"),
         definition.flag("internal"),
         definition.arguments(),
+        is_restored=metadata.is_restored,
     )
 
 
@@ -348,7 +351,7 @@ def _queue(definition: Definition, metadata: BrokerMetadata) -> None:
         raw += field_tables.encode({"x-queue-type": kind})
     # As for clients, which declare the same queue without a type.
     raw = topology.settings.with_default_queue_type(raw, durable, False, auto_delete)
-    topology.declare_queue(name, durable, False, auto_delete, raw, None)
+    topology.declare_queue(name, durable, False, auto_delete, raw, None, is_restored=metadata.is_restored)
 
 
 def _binding(definition: Definition, metadata: BrokerMetadata) -> None:

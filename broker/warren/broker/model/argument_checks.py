@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import Enum
 
 from warren.wire.field_tables import Field, TableError, decode_fields, sort_fields
+from warren.wire.methods import LONGEST_SHORT_STRING
 from warren.wire.reply_codes import AmqpError, Reply
 
 MAX_EXPIRY_MS = 315_360_000_000
@@ -103,6 +104,18 @@ def string(field: Field | None) -> bytes | None:
     return field.raw[5:]
 
 
+def short_string(field: Field | None) -> bytes | None:
+    """Return the bytes of an argument that names an exchange or is a routing key; None if the argument is missing.
+
+    AMQP transfers names and routing keys as short strings. RabbitMQ takes a longer argument, and later closes the
+    connections of the clients that it should deliver a dead letter with this routing key to.
+    """
+    value = string(field)
+    if value is not None and len(value) > LONGEST_SHORT_STRING:
+        raise InvalidValue(f'"expected at most {LONGEST_SHORT_STRING} bytes, got {len(value)}"')
+    return value
+
+
 def one_of(field: Field | None, names: tuple[str, ...], reason: str) -> str:
     """Return the value of an argument that has to be one of `names`; the first of them if the argument is missing.
 
@@ -123,12 +136,13 @@ def exchange_name(field: Field | None, name: str, described: str) -> bytes | Non
     :param name: the name of the argument, for the error text.
     :param described: the queue as error texts name it, `queue 'q' in vhost '/'`.
     :raises AmqpError: 406 if the value is no string.
+    :raises InvalidValue: if it is longer than a name may be.
     """
     if field is not None and field.kind != "S":
         raise AmqpError(
             Reply.PRECONDITION_FAILED, f"invalid type '{field.type_name}' for arg '{name}' in {described}"
         )
-    return string(field)
+    return short_string(field)
 
 
 def duration_ms(field: Field | None) -> int:

@@ -7,9 +7,10 @@ import os
 from typing import Final
 
 from warren.broker.model.argument_checks import argument_fields
+from warren.wire.methods import LONGEST_SHORT_STRING
 from warren.wire.reply_codes import AmqpError, Reply
 
-LONGEST_NAME: Final = 255
+LONGEST_NAME: Final = LONGEST_SHORT_STRING
 """Most bytes of a name or a routing key in AMQP, which transfers its length in one byte."""
 EVENT_EXCHANGE: Final = b"amq.rabbitmq.event"
 """Name of the internal topic exchange that the events of the broker are published to, if it is enabled."""

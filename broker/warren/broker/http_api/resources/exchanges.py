@@ -145,6 +145,11 @@ def _find_for_publish(call: Call) -> tuple[Declarations, Exchange]:
     exchange = topology.vhost.exchanges.get(exchange_name(call))
     if exchange is None:
         raise not_found("exchange_not_found")
+    if len(exchange.name) > LONGEST_NAME:
+        # An earlier version has declared it. AMQP cannot deliver a message that was published to it.
+        raise bad_request(
+            f"exchange should be less than {LONGEST_NAME} bytes, actually was {len(exchange.name)}\n"
+        )
     call.refuse_alarm()
     return topology, exchange
 

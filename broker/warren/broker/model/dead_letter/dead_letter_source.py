@@ -9,6 +9,7 @@ from mypy_extensions import i64
 from warren.broker.model.dead_letter.death_history import DeadLetterHeaders, DeathHistory
 from warren.broker.model.message import PERSISTENT, Message
 from warren.broker.model.queue.queue_arguments import QueueArguments
+from warren.broker.model.server_names import LONGEST_NAME
 from warren.wire.content import header_payload
 from warren.wire.headers_splice import HeadersSplice
 from warren.wire.properties import decode
@@ -86,6 +87,9 @@ class DeadLetterSource:
         self.epoch = vhost.routing_epoch
         self._history.forget_targets()
         self.exchange = vhost.exchanges.get(self._exchange_name)
+        if len(self._exchange_name) > LONGEST_NAME:
+            # An earlier version has declared it. AMQP cannot deliver a message that was published to it.
+            self.exchange = None
         self.shares_targets = self.exchange is not None and not vhost.routes_by_message(self.exchange)
 
     def find_targets(self, message: Message, headers: DeadLetterHeaders, letter: Message) -> list[Queue]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from warren.broker.model.argument_checks import argument_fields
+from warren.broker.model.argument_checks import InvalidValue, argument_fields, exchange_name
 from warren.broker.model.deduplication import (
     ARGUMENTS,
     DeduplicationRule,
@@ -39,7 +39,8 @@ EXCHANGE_TYPES: Final = frozenset(
     )
 )
 
-EXCHANGE_EQUIVALENCE_ARGUMENTS: Final = ("alternate-exchange", "x-delayed-type", *ARGUMENTS)
+ALTERNATE: Final = "alternate-exchange"
+EXCHANGE_EQUIVALENCE_ARGUMENTS: Final = (ALTERNATE, "x-delayed-type", *ARGUMENTS)
 """Arguments that a redeclaration of an exchange has to repeat with the same values."""
 
 
@@ -61,6 +62,21 @@ def check_type(kind: bytes, raw: bytes, compat: VersionBehaviour) -> None:
         raise AmqpError(code, explanation.format(kind.decode(errors="replace")))
 
 
+def check_alternate(raw: bytes, described: str) -> None:
+    """Check that the argument alternate-exchange, if it is given, is a text that can name an exchange.
+
+    :param raw: the encoded arguments of the exchange.
+    :param described: the exchange as error texts name it, `exchange 'e' in vhost '/'`.
+    :raises AmqpError: 406 if it cannot, 502 for malformed arguments.
+    """
+    try:
+        exchange_name(argument_fields(raw).get(ALTERNATE), ALTERNATE, described)
+    except InvalidValue as reason:
+        raise AmqpError(
+            Reply.PRECONDITION_FAILED, f"invalid arg '{ALTERNATE}' for {described}: {reason}"
+        ) from None
+
+
 def make_exchange(
     name: bytes,
     kind: bytes,
@@ -68,24 +84,16 @@ def make_exchange(
     auto_delete: bool,
     internal: bool,
     raw: bytes,
-    described: str,
 ) -> Exchange:
     """Make an exchange with the parts that its type needs, such as the hashing of a hash exchange.
 
     :param kind: the exchange type.
     :param internal: True if only other exchanges, no clients, may publish to it.
     :param raw: the encoded arguments.
-    :param described: the exchange as error texts name it, `exchange 'e' in vhost '/'`.
     :raises AmqpError: 406 for invalid arguments, 502 for malformed ones.
     """
     exchange = Exchange(name, kind, durable, auto_delete, internal, raw)
     fields = argument_fields(raw)
-    alternate = fields.get("alternate-exchange")
-    if alternate is not None and alternate.kind != "S":
-        raise AmqpError(
-            Reply.PRECONDITION_FAILED,
-            f"invalid type '{alternate.type_name}' for arg 'alternate-exchange' in {described}",
-        )
     if kind == DELAYED:
         exchange.is_delayed = True
         kind = exchange.matching_type = delayed_type(fields)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
+from warren.broker.model.server_names import LONGEST_NAME
 from warren.broker.model.stream.interval_format import parse_interval_ms
 from warren.core.name_pattern import InvalidPattern, NamePattern
 
@@ -143,6 +144,10 @@ Without an effect on a single node: the keys of the members of quorum queues and
 disconnected from their queue.
 """
 
+DEAD_LETTER_KEY: Final = "dead-letter-routing-key"
+NAME_KEYS: Final = ("alternate-exchange", "dead-letter-exchange", DEAD_LETTER_KEY)
+"""Policy keys whose values are names of exchanges or routing keys, which AMQP limits to 255 bytes."""
+
 HA_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "ha-sync-mode": ("manual", "automatic"),
     "ha-promote-on-shutdown": ("always", "when-synced"),
@@ -217,6 +222,25 @@ def check_definition(definition: Json, operator: bool) -> None:
     if unknown:
         shown = format_settings({key: definition[key] for key in unknown})
         raise InvalidPolicy(f"{shown} are not recognised policy settings")
+
+
+def check_names(definition: dict[str, Json]) -> None:
+    """Check that the names and the routing key in the definition of a new policy are not longer than AMQP allows.
+
+    RabbitMQ takes such a policy, and later closes the connections of the clients that it should deliver a dead letter to.
+    A policy of the data folder is not checked in this way, because an earlier version may have accepted it.
+
+    :raises InvalidPolicy: for the first that is longer.
+    """
+    for key in NAME_KEYS:
+        size = name_size(definition.get(key))
+        if size > LONGEST_NAME:
+            raise InvalidPolicy(f"{key} should be at most {LONGEST_NAME} bytes, actually was {size}")
+
+
+def name_size(value: Json) -> int:
+    """Return the size of a name or a routing key in bytes, as AMQP transfers it; 0 for a value that is no text."""
+    return len(value.encode("utf-8", "surrogateescape")) if isinstance(value, str) else 0
 
 
 def check_retries(definition: dict[str, Json]) -> None:

@@ -10,8 +10,16 @@ from typing import Final
 from warren.broker.model.compat_checks import PortabilityChecks
 from warren.broker.model.operator_errors import ObjectNotFound
 from warren.broker.model.policy.policies import Policy
-from warren.broker.model.policy.policy_keys import HA_KEYS, InvalidPolicy, Json, format_settings
-from warren.broker.model.server_names import generate_name
+from warren.broker.model.policy.policy_keys import (
+    DEAD_LETTER_KEY,
+    HA_KEYS,
+    InvalidPolicy,
+    Json,
+    check_names,
+    format_settings,
+    name_size,
+)
+from warren.broker.model.server_names import LONGEST_NAME, generate_name
 from warren.broker.model.vhost.vhost import VirtualHost
 from warren.broker.model.vhost.vhost_registry import VirtualHosts
 from warren.broker.store.definitions.definition_rows import GlobalParameterRow, ParameterRow
@@ -49,11 +57,15 @@ class RuntimeParameters:
 
     # -- policies
 
-    def set_policy(self, vhost: VirtualHost, policy: Policy) -> None:
+    def set_policy(self, vhost: VirtualHost, policy: Policy, *, is_restored: bool = False) -> None:
         """Add or replace a policy of a virtual host.
 
-        :raises InvalidPolicy: if the portability checks are strict and RabbitMQ 4.3 would refuse the policy.
+        :param is_restored: True for a copy of an existing policy, which an earlier version may have accepted.
+        :raises InvalidPolicy: if a name in the policy is longer than AMQP allows, or if the portability checks are strict
+            and RabbitMQ 4.3 would refuse the policy.
         """
+        if not is_restored:
+            check_names(policy.definition)
         check_portability(vhost.portability, policy)
         vhost.policies.put(policy)
         self._put(vhost.name, policy_component(policy.operator), policy.name, policy.to_value())
@@ -127,7 +139,8 @@ class RuntimeParameters:
     def restore(self, rows: Sequence[ParameterRow], globals: Sequence[GlobalParameterRow]) -> None:
         """Restore the stored parameters at start, before queues and exchanges are restored.
 
-        An invalid policy is logged and left out.
+        An invalid policy is logged and left out. So is a dead letter routing key that is longer than AMQP allows, which
+        earlier versions accepted; the other settings of its policy are kept.
 
         :param rows: the parameters of virtual hosts, among them the policies.
         :param globals: the parameters of the broker as a whole.
@@ -137,6 +150,17 @@ class RuntimeParameters:
             if row.component not in (POLICY, OPERATOR_POLICY):
                 self.stored[row.vhost, row.component, row.name] = value
                 continue
+            definition = value.get("definition") if isinstance(value, dict) else None
+            if isinstance(definition, dict) and name_size(definition.get(DEAD_LETTER_KEY)) > LONGEST_NAME:
+                logger.warning(
+                    "event=policy.setting_ignored name=%r setting=%s reason=%r",
+                    row.name,
+                    DEAD_LETTER_KEY,
+                    f"it is longer than {LONGEST_NAME} bytes",
+                )
+                del definition[DEAD_LETTER_KEY]
+                if not definition:
+                    continue
             try:
                 policy = Policy.from_value(row.name, value, row.component == OPERATOR_POLICY)
             except InvalidPolicy as reason:

@@ -15,10 +15,12 @@ from warren.broker.model.argument_checks import InvalidValue, Overflow, argument
 from warren.broker.model.deduplication import ARGUMENTS as DEDUPLICATION
 from warren.broker.model.deduplication import DeduplicationRule, InvalidArgument, deduplication_rule
 from warren.wire.field_tables import Field
+from warren.wire.methods import LONGEST_SHORT_STRING
 from warren.wire.reply_codes import AmqpError, Reply
 
 logger = logging.getLogger(__name__)
 
+DEAD_LETTER_KEY = "x-dead-letter-routing-key"
 QUORUM_DELIVERY_LIMIT = 20
 """Delivery limit of a quorum queue that is declared without one, as since RabbitMQ 4.0."""
 
@@ -203,7 +205,8 @@ def queue_arguments(
     :param described: the queue as error texts name it, `queue 'q' in vhost '/'`.
     :param takes_any_retries: True to take any values of x-delayed-retry-*, as RabbitMQ 4.3 does; invalid ones then have
         no effect.
-    :param is_restored: True for a queue of the data folder, which an earlier version may have accepted.
+    :param is_restored: True for a queue of the data folder, which an earlier version may have accepted. A dead letter
+        routing key that is too long then has no effect, and such a dead letter exchange does not exist.
     :raises AmqpError: 406 with RabbitMQ's text for an invalid argument, 502 for a malformed table.
     """
     fields = argument_fields(raw)
@@ -216,7 +219,7 @@ def queue_arguments(
         quorum = _is_quorum(reader.get("x-queue-type"))
         values: dict[str, Any] = {"quorum": quorum}
         values.update(_time_limits(reader))
-        values.update(_dead_lettering(reader, quorum))
+        values.update(_dead_lettering(reader, quorum, is_restored))
         values.update(_length_limits(reader, quorum))
         values.update(_overflow_and_mode(reader, quorum))
         values.update(_consumers(reader, quorum))
@@ -249,17 +252,24 @@ def _time_limits(reader: ArgumentReader) -> dict[str, Any]:
     return {"expires": expires, "message_ttl": argument_checks.duration_ms(reader.get("x-message-ttl"))}
 
 
-def _dead_lettering(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
+def _dead_lettering(reader: ArgumentReader, quorum: bool, is_restored: bool) -> dict[str, Any]:
     """Read the dead letter exchange and routing key and, for a quorum queue, x-dead-letter-strategy.
 
     Return them as fields of `QueueArguments`, by name.
 
     :param quorum: True for a quorum queue, False for a classic one.
+    :param is_restored: True for a queue of the data folder, which an earlier version may have accepted.
     :raises InvalidValue: for an invalid value.
     """
     name = "x-dead-letter-exchange"
-    exchange = argument_checks.exchange_name(reader.get(name), name, reader.described)
-    routing_key = argument_checks.string(reader.get("x-dead-letter-routing-key"))
+    if is_restored:
+        exchange = argument_checks.string(reader.get(name))
+        routing_key = argument_checks.string(reader.get(DEAD_LETTER_KEY))
+        if routing_key is not None and len(routing_key) > LONGEST_SHORT_STRING:
+            routing_key = None
+    else:
+        exchange = argument_checks.exchange_name(reader.get(name), name, reader.described)
+        routing_key = argument_checks.short_string(reader.get(DEAD_LETTER_KEY))
     if routing_key is not None and exchange is None:
         raise InvalidValue("routing_key_but_no_dlx_defined")
     at_least_once = False

@@ -11,11 +11,12 @@ import logging
 import time
 from dataclasses import replace
 
-from warren.broker.model.argument_checks import sorted_arguments
+from warren.broker.model.argument_checks import argument_fields, sorted_arguments
 from warren.broker.model.broker_events import text
 from warren.broker.model.exchange.exchange import TYPES, Binding, Exchange
 from warren.broker.model.exchange.exchange_types import (
     EXCHANGE_EQUIVALENCE_ARGUMENTS,
+    check_alternate,
     check_type,
     exchange_deduplication_rule,
     make_exchange,
@@ -24,6 +25,7 @@ from warren.broker.model.internal_queues import InternalQueues, split_rows
 from warren.broker.model.queue.paging import QueuePager
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.queue.queue_arguments import (
+    DEAD_LETTER_KEY,
     EQUIVALENCE_ARGUMENTS,
     QueueArguments,
     check_equivalence,
@@ -33,6 +35,7 @@ from warren.broker.model.queue.queue_arguments import (
 )
 from warren.broker.model.server_names import (
     EVENT_EXCHANGE,
+    LONGEST_NAME,
     TRACE_EXCHANGE,
     generate_name,
     generated_name_prefix,
@@ -133,6 +136,7 @@ class Declarations:
         owner: object,
         *,
         generated: bytes = b"",
+        is_restored: bool = False,
     ) -> Queue:
         """Carry out a queue.declare: return the queue, which is made if it does not exist.
 
@@ -140,6 +144,7 @@ class Declarations:
         :param raw: the encoded arguments.
         :param owner: the connection that declares it.
         :param generated: the name to use if `name` is empty; by default a generated one.
+        :param is_restored: True for a copy of an existing queue, which an earlier version may have accepted.
         :raises AmqpError: 403 for a reserved name, 405 if it is exclusive to another connection, 406 if it exists with
             other properties or an argument is invalid, 502 for malformed arguments.
         """
@@ -153,11 +158,15 @@ class Declarations:
             self.vhost.totals.queues_declared += 1
             return existing
         arguments = queue_arguments(
-            raw, self.describe("queue", name), takes_any_retries=self.vhost.portability.strict
+            raw,
+            self.describe("queue", name),
+            takes_any_retries=self.vhost.portability.strict or is_restored,
+            is_restored=is_restored,
         )
         if arguments.quorum or arguments.stream:
             refuse_transient(arguments, name, self.describe("queue", name), durable, exclusive, auto_delete)
-            refuse_sizes(arguments)
+            if not is_restored:
+                refuse_sizes(arguments)
         portability = self.vhost.portability
         portability.check_queue(self.describe("queue", name), durable, exclusive, raw, arguments)
         if not name:
@@ -324,13 +333,22 @@ class Declarations:
     # -- exchanges
 
     def declare_exchange(
-        self, name: bytes, kind: bytes, durable: bool, auto_delete: bool, internal: bool, raw: bytes
+        self,
+        name: bytes,
+        kind: bytes,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        raw: bytes,
+        *,
+        is_restored: bool = False,
     ) -> Exchange:
         """Carry out an exchange.declare: return the exchange, which is made if it does not exist.
 
         :param kind: the exchange type.
         :param internal: True if only other exchanges, no clients, may publish to it.
         :param raw: the encoded arguments.
+        :param is_restored: True for a copy of an existing exchange, which an earlier version may have accepted.
         :raises AmqpError: 403 for a reserved name, 406 (503 before 4.0) for an unknown type, 406 if it exists with
             other properties or an argument is invalid, 502 for malformed arguments.
         """
@@ -356,6 +374,8 @@ class Declarations:
                 f"exchange name '{name.decode(errors='replace')}' contains reserved prefix 'amq.*'",
             )
         self.vhost.portability.check_exchange(kind, raw)
+        if not is_restored:
+            check_alternate(raw, self.describe("exchange", name))
         exchange = self._make_exchange(name, kind, durable, auto_delete, internal, raw)
         if durable and self.definitions is not None:
             self.definitions.put(ExchangeRow(self.vhost.name, name, kind, auto_delete, internal, raw))
@@ -376,7 +396,7 @@ class Declarations:
         self, name: bytes, kind: bytes, durable: bool, auto_delete: bool, internal: bool, raw: bytes
     ) -> Exchange:
         described = self.describe("exchange", name)
-        exchange = make_exchange(name, kind, durable, auto_delete, internal, raw, described)
+        exchange = make_exchange(name, kind, durable, auto_delete, internal, raw)
         self.vhost.policies.apply_to_exchange(exchange)
         self.internal_queues.add_for_exchange(exchange, exchange_deduplication_rule(exchange, described))
         self.vhost.exchanges[name] = exchange
@@ -552,6 +572,15 @@ class Declarations:
             arguments = queue_arguments(
                 row.arguments, self.describe("queue", row.name), takes_any_retries=True, is_restored=True
             )
+            if arguments.dead_letter_routing_key is None and DEAD_LETTER_KEY in argument_fields(
+                row.arguments
+            ):
+                logger.warning(
+                    "event=queue.argument_ignored queue=%r argument=%s reason=%r",
+                    self.describe("queue", row.name),
+                    DEAD_LETTER_KEY,
+                    f"it is longer than {LONGEST_NAME} bytes",
+                )
             restored[row.incarnation] = self._make_queue(
                 row.name, True, row.auto_delete, None, row.arguments, arguments, row.incarnation, True
             )

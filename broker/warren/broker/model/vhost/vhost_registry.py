@@ -19,6 +19,7 @@ from warren.broker.model.compat_checks import PortabilityChecks
 from warren.broker.model.memory_budget import MemoryBudget
 from warren.broker.model.operator_errors import ObjectAlreadyExists, ObjectNotFound, OperationRefused
 from warren.broker.model.rabbitmq_versions import RABBITMQ_4_3, VersionBehaviour
+from warren.broker.model.server_names import LONGEST_NAME
 from warren.broker.model.vhost.declarations import Declarations
 from warren.broker.model.vhost.vhost import VirtualHost
 from warren.broker.model.vhost.vhost_settings import VirtualHostSettings, normalize_limit
@@ -119,14 +120,16 @@ class VirtualHosts:
         tags: Sequence[str] = (),
         default_queue_type: str = "",
         protected: bool = False,
+        is_restored: bool = False,
     ) -> Declarations:
         """Add a virtual host with the predeclared exchanges such as `amq.direct`. Return its declarations.
 
         :param default_queue_type: the type of queues that are declared without `x-queue-type`; empty for `classic`.
         :param protected: True if the virtual host must not be deleted.
+        :param is_restored: True for a copy of an existing one, which an earlier version may have accepted.
         :raises ObjectAlreadyExists: if it exists already.
-        :raises OperationRefused: for an empty name, an unknown queue type, or a tag that is empty or has a comma,
-            and while a virtual host of this name is being deleted.
+        :raises OperationRefused: for a name that is empty or longer than 255 bytes, an unknown queue type, or a tag that is
+            empty or has a comma, and while a virtual host of this name is being deleted.
         """
         if name in self._settings:
             raise ObjectAlreadyExists(f"virtual host '{name}' already exists")
@@ -134,6 +137,12 @@ class VirtualHosts:
             raise OperationRefused(f"virtual host '{name}' is being deleted: try again later")
         if not name:
             raise OperationRefused("cannot add a virtual host with an empty name")
+        size = len(name.encode("utf-8", "surrogateescape"))
+        if size > LONGEST_NAME and not is_restored:
+            # RabbitMQ takes it, although no client can open it.
+            raise OperationRefused(
+                f"the name of a virtual host should be at most {LONGEST_NAME} bytes, actually was {size}"
+            )
         settings = VirtualHostSettings(name, description, tuple(tags), default_queue_type, protected)
         settings.check()
         self._store(settings)
