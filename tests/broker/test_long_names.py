@@ -12,12 +12,15 @@ from pamqp import commands
 from tests.support.blocking_client import Channel, Connection
 from tests.support.broker_behaviour import Behaviour
 from tests.support.dead_letters import arrived, reasons
+from tests.support.frames import method, short
 from tests.support.http_client import HttpApi
 from tests.support.in_process_broker import PATIENCE, InProcessBroker
 from tests.support.operator_cli import Operator, warren_ctl
 from tests.support.queue_arguments import DURABLE, QUORUM, declare, failed, text
 from tests.support.raw_client import RawClient, made
+from tests.support.shovels import ShovelHost
 from warren.broker import BrokerConfig
+from warren.broker.model.operator_errors import OperationRefused
 from warren.broker.model.policy.policies import Definition, Policy
 from warren.wire import field_tables
 
@@ -174,6 +177,90 @@ def test_the_default_virtual_host_has_a_name_that_clients_can_open(vhost: str) -
     with pytest.raises(ValueError, match=r"default_vhost has \d+ bytes; it must have from 1 to 255"):
         BrokerConfig(default_vhost=vhost)
     BrokerConfig(default_vhost=LONGEST)
+
+
+# -- texts of messages and of shovels
+
+
+def test_a_dead_letter_whose_headers_name_such_a_key_is_not_replayed(
+    api: HttpApi, stored: InProcessBroker
+) -> None:
+    """The headers of the SDK say where a dead letter was published; a client may send any."""
+    with Connection(stored.url) as connection:
+        channel = connection.channel()
+        channel.declare("dead", durable=True)
+        channel.declare("work", durable=True)
+        channel.bind("work", "amq.fanout")
+        origin = {"warren-dead-reason": "failed", "warren-exchange": "amq.fanout"}
+        channel.confirm()
+        channel.publish("dead", b"long", delivery_mode=2, headers={**origin, "warren-key": LONG})
+        channel.publish("dead", b"good", delivery_mode=2, headers={**origin, "warren-key": "k"})
+        channel.settled_until(2)
+
+        found = api.ask("POST", "warren/queues/%2F/dead/messages/replay", {"all": True})
+
+        assert (found.status, found.body["done"]) == (200, 1), found
+        assert [each["reason"] for each in found.body["failed"]] == [
+            "the routing key in its headers is longer than 255 bytes"
+        ]
+        assert channel.drain("work") == [b"good"]
+        assert channel.drain("dead") == [b"long"]
+
+
+def test_a_trace_key_that_is_too_long_is_cut_between_two_characters(
+    api: HttpApi, stored: InProcessBroker
+) -> None:
+    api.put("vhosts/%2F", {"tracing": True})
+    queue = "\u00e9" * 124
+    path = "queues/%2F/" + "%C3%A9" * 124
+    api.put(path, {"durable": False})
+    with Connection(stored.url) as connection, RawClient(stored.url) as peer:
+        channel = connection.channel()
+        traced = channel.declare(exclusive=True)
+        channel.bind(traced, "amq.rabbitmq.trace", "deliver.#")
+        body = {"routing_key": queue, "properties": {}, "payload": "x", "payload_encoding": "string"}
+        assert api.ask("POST", "exchanges/%2F/amq.default/publish", body).body == {"routed": True}
+        peer.connect().open()
+        peer.send_bytes(method(1, (60, 70), b"\0\0" + short(queue) + b"\1"))
+        assert peer.receive_message(commands.Basic.GetOk).body == b"x"
+        assert arrived(channel, traced).carrier.routing_key == "deliver." + "\u00e9" * 123
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        *(
+            ({"src_queue": "a", "dest_queue": "b", key: ACCENTED}, key)
+            for key in ("src_queue", "dest_queue", "src_consumer_name")
+        ),
+        *(
+            ({"src_exchange": "a", "dest_queue": "b", key: ACCENTED}, key)
+            for key in ("src_exchange", "src_exchange_key")
+        ),
+        *(
+            ({"src_queue": "a", "dest_exchange": "b", key: ACCENTED}, key)
+            for key in ("dest_exchange", "dest_exchange_key")
+        ),
+    ],
+)
+def test_a_shovel_has_names_and_keys_of_at_most_255_bytes(
+    inprocess: InProcessBroker, changes: dict[str, str], reason: str
+) -> None:
+    """RabbitMQ checks `dest-queue` only; a shovel with another such name does not start."""
+    shovels = ShovelHost(inprocess)
+    key = reason.replace("_", "-")
+    with pytest.raises(OperationRefused, match=f"{key} should be less than 255 bytes, actually was 256"):
+        shovels.define(**changes)
+    assert not shovels.is_defined()
+
+
+def test_a_shovel_connects_to_a_virtual_host_that_can_be_opened(inprocess: InProcessBroker) -> None:
+    shovels = ShovelHost(inprocess)
+    with pytest.raises(OperationRefused, match="virtual host in dest-uri should be at most 255 bytes"):
+        shovels.define(src_queue="a", dest_queue="b", dest_uri=f"amqp:///{LONG}")
+    arguments = {DLX: "amq.fanout", KEY: LONG}
+    with pytest.raises(OperationRefused, match=f"invalid arg '{KEY}' in dest-queue-args: {TOO_LONG}"):
+        shovels.define(src_queue="a", dest_queue="b", dest_queue_args=arguments)
 
 
 # -- data folders of earlier versions, which accepted such names

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from warren.broker.model.exchange.headers import cc_and_bcc_keys
 from warren.broker.model.message import Message
-from warren.broker.model.server_names import TRACE_EXCHANGE
+from warren.broker.model.server_names import LONGEST_NAME, TRACE_EXCHANGE
 from warren.wire import properties
 from warren.wire.content import body_payload, header_payload, join_content
 from warren.wire.field_tables import Field, Value, field_of, join
@@ -109,8 +109,7 @@ class Firehose:
     ) -> None:
         if exchange == TRACE_EXCHANGE:
             return
-        # The wire has no longer routing keys.
-        key = key[:255]
+        key = cut_key(key)
         trace = self._vhost.exchanges[TRACE_EXCHANGE]
         if not trace.bindings or not self._vhost.find_queues(trace, [key], {}, None):
             return
@@ -152,6 +151,17 @@ class Firehose:
             exchange.published_out += len(queues)
             if queues:
                 vhost.deliver(queues, message)
+
+
+def cut_key(key: bytes) -> bytes:
+    """Return the longest beginning of a routing key that AMQP can transfer, without a part of a character at its end."""
+    if len(key) <= LONGEST_NAME:
+        return key
+    end = LONGEST_NAME
+    # A byte 10xxxxxx continues a character of UTF-8, which has four bytes at most.
+    while end > LONGEST_NAME - 4 and key[end] & 0xC0 == 0x80:
+        end -= 1
+    return key[:end]
 
 
 def _text(name: bytes) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 from warren.broker.model import argument_checks
 from warren.broker.model.argument_checks import InvalidValue
 from warren.broker.model.operator_errors import OperationRefused
+from warren.broker.model.server_names import LONGEST_NAME
 from warren.broker.model.stream.interval_format import parse_interval_ms
 from warren.broker.model.stream.stream_arguments import OFFSET, parse_offset_specification
 from warren.broker.shovel.shovel_uri import InvalidUri, ShovelUri, parse_uri
@@ -289,10 +290,13 @@ def _one_of(options: Iterable[str]) -> _Check:
     return check
 
 
-def _queue_name(key: str, value: Json) -> _Errors:
+def _name(key: str, value: Json) -> _Errors:
+    """Check a name or a routing key. RabbitMQ checks the length of `dest-queue` only; other shovels never start."""
     errors = _text(key, value)
     size = 0 if errors else len(value.encode("utf-8", "surrogateescape"))
-    return errors if size <= 255 else [f"{key} should be less than 255 bytes, actually was {size}"]
+    if size <= LONGEST_NAME:
+        return errors
+    return [f"{key} should be less than {LONGEST_NAME} bytes, actually was {size}"]
 
 
 def _delete_after(key: str, value: Json) -> _Errors:
@@ -322,6 +326,9 @@ def _uri_check(user: str, may_open: MayOpen | None) -> _Check:
             uri = parse_uri(value)
         except InvalidUri as invalid:
             return [text + format_term(invalid.term, len(text))]
+        size = len(uri.virtual_host.encode("utf-8", "surrogateescape"))
+        if size > LONGEST_NAME:
+            return [f"the virtual host in {key} should be at most {LONGEST_NAME} bytes, actually was {size}"]
         if uri.is_direct and may_open is not None and not may_open(uri.virtual_host):
             return [f'user "{user}" may not connect to vhost "{uri.virtual_host}"']
         return []
@@ -357,8 +364,8 @@ def _stream_offset(field: Field) -> None:
 QUEUE_ARGUMENTS: Final[dict[str, _ArgumentCheck]] = {
     "x-expires": _expires,
     "x-message-ttl": argument_checks.duration_ms,
-    "x-dead-letter-exchange": argument_checks.string,
-    "x-dead-letter-routing-key": argument_checks.string,
+    "x-dead-letter-exchange": argument_checks.short_string,
+    "x-dead-letter-routing-key": argument_checks.short_string,
     "x-dead-letter-strategy": argument_checks.dead_letter_strategy,
     "x-max-length": argument_checks.non_negative,
     "x-max-length-bytes": argument_checks.non_negative,
@@ -443,8 +450,8 @@ def _properties(key: str, value: Json) -> _Errors:
         if not 0 <= found <= most:
             errors.append(f"{name} should be a number from 0 to {most}, actually was {format_term(found)}")
     for name, found in value.items() if isinstance(value, dict) else ():
-        if isinstance(found, str) and len(found.encode("utf-8", "surrogateescape")) > 255:
-            errors.append(f"{name} should be at most 255 bytes long")
+        if isinstance(found, str) and len(found.encode("utf-8", "surrogateescape")) > LONGEST_NAME:
+            errors.append(f"{name} should be at most {LONGEST_NAME} bytes long")
     return errors
 
 
@@ -466,12 +473,12 @@ GENERAL_CHECKS: Final[dict[str, _Check]] = {
 def _source_checks(protocol: str, uri: _Check) -> dict[str, _Check]:
     checks: dict[str, _Check] = {
         "src-uri": uri,
-        "src-exchange": _text,
-        "src-exchange-key": _text,
-        "src-queue": _text,
+        "src-exchange": _name,
+        "src-exchange-key": _name,
+        "src-queue": _name,
         "src-queue-args": _arguments(QUEUE_ARGUMENTS),
         "src-consumer-args": _arguments(CONSUMER_ARGUMENTS),
-        "src-consumer-name": _text,
+        "src-consumer-name": _name,
     }
     if protocol == AMQP091:
         checks |= {"prefetch-count": _number, "src-prefetch-count": _number, "delete-after": _delete_after}
@@ -485,9 +492,9 @@ def _source_checks(protocol: str, uri: _Check) -> dict[str, _Check]:
 def _destination_checks(protocol: str, uri: _Check) -> dict[str, _Check]:
     checks: dict[str, _Check] = {
         "dest-uri": uri,
-        "dest-exchange": _text,
-        "dest-exchange-key": _text,
-        "dest-queue": _queue_name,
+        "dest-exchange": _name,
+        "dest-exchange-key": _name,
+        "dest-queue": _name,
         "dest-queue-args": _arguments(QUEUE_ARGUMENTS),
     }
     if protocol == AMQP091:

@@ -35,6 +35,7 @@ from warren.broker.management.time_slices import run_in_slices
 from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.message import Message
 from warren.broker.model.queue.queue import Queue
+from warren.broker.model.server_names import LONGEST_NAME
 from warren.wire.content import body_payload, join_content
 from warren.wire.properties import Properties, encode
 from warren.wire.reply_codes import AmqpError
@@ -223,7 +224,7 @@ class Replay(Action):
         size = len(body_payload(content))
         if size > self.call.node.settings.max_message_size:
             raise Failure(f"its body is larger than {self.call.node.settings.max_message_size} bytes")
-        copy = Message(_bytes(exchange), _bytes(key), content, size, 1)
+        copy = Message(_short("exchange", exchange), _short("routing key", key), content, size, 1)
         copy.persistent = True
         priority = changed.get("priority", 0)
         assert isinstance(priority, int)
@@ -231,8 +232,16 @@ class Replay(Action):
         return self._publish(message, copy, changed)
 
 
-def _bytes(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")
+def _short(what: str, name: str) -> bytes:
+    """Return a name or a routing key from the headers of a message, which may have any length, as a short string.
+
+    :param what: what it is, for the error text.
+    :raises Failure: if it is longer than AMQP allows.
+    """
+    encoded = name.encode("utf-8", "surrogateescape")
+    if len(encoded) > LONGEST_NAME:
+        raise Failure(f"the {what} in its headers is longer than {LONGEST_NAME} bytes")
+    return encoded
 
 
 async def perform(
