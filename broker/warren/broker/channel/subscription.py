@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final, Optional
 from mypy_extensions import i64
 
 from warren.broker.channel.delivery_headers import delivered_content, trace_delivery
-from warren.broker.model.message import Message
+from warren.broker.model.message import Message, UnencodableMessage
 from warren.broker.model.queue.consumer import Consumer
 from warren.broker.model.queue.queue import Queue
 from warren.wire.content import content_frames, content_pieces
-from warren.wire.methods import BASIC, DELIVER
+from warren.wire.methods import BASIC, DELIVER, LONGEST_SHORT_STRING
 
 if TYPE_CHECKING:
     from warren.broker.channel.ack_timeouts import AckDeadlines
@@ -68,19 +68,26 @@ class Subscription(Consumer):
         return not (channel.prefetch and channel.outstanding >= channel.prefetch)
 
     def deliver(self, message: Message) -> bool:
-        """Send a message to the client, and return whether another one may be delivered."""
+        """Send a message to the client, and return whether another one may be delivered.
+
+        :raises UnencodableMessage: if it cannot be sent.
+        """
         channel = self.channel
         connection = channel.connection
+        content = message.content
+        # What can fail comes first, before anything changes.
+        try:
+            if message.exchange is not self.last_exchange or message.routing_key is not self.last_key:
+                self.encode_method(message)
+            if message.acquired_count or message.has_bcc or self.shows_expiry:
+                content = delivered_content(self.queue, message, self.shows_expiry)
+                if message.redelivered:
+                    self.redelivered += 1
+        except (ValueError, struct.error) as error:
+            raise UnencodableMessage(str(error)) from error
         tag: i64 = channel.last_tag + 1
         channel.last_tag = tag
         self.delivered += 1
-        if message.exchange is not self.last_exchange or message.routing_key is not self.last_key:
-            self.encode_method(message)
-        content = message.content
-        if message.acquired_count or message.has_bcc or self.shows_expiry:
-            content = delivered_content(self.queue, message, self.shows_expiry)
-            if message.redelivered:
-                self.redelivered += 1
         encoded_tag = _pack_tag(tag, message.redelivered)
         if len(content) < LARGE_CONTENT:
             if message.channel != channel.number or len(content) > connection.frame_max:
@@ -129,22 +136,28 @@ class Subscription(Consumer):
         """Encode the parts of basic.deliver before and after the delivery tag.
 
         They are reused for further messages that have the same exchange and routing key.
+
+        :raises ValueError: if the exchange or the routing key is longer than AMQP allows.
         """
         exchange, key, tag = message.exchange, message.routing_key, self.tag
         firehose = self.queue.vhost.firehose
         if exchange != self.last_exchange or firehose is not None:
             self.methods.clear()
-        self.last_exchange = exchange
-        self.last_key = key
         kept = self.methods.get(key)
         if kept is not None:
+            self.last_exchange = exchange
+            self.last_key = key
             self.before_tag, self.after_tag, self.method_size = kept
             return
+        if len(exchange) > LONGEST_SHORT_STRING or len(key) > LONGEST_SHORT_STRING:
+            raise ValueError(f"its exchange or routing key is longer than {LONGEST_SHORT_STRING} bytes")
         size = 4 + 1 + len(tag) + 9 + 1 + len(exchange) + 1 + len(key)
-        self.before_tag = b"".join(
-            (_pack_head(1, self.channel.number, size, BASIC, DELIVER), bytes((len(tag),)), tag)
-        )
-        self.after_tag = b"".join((bytes((len(exchange),)), exchange, bytes((len(key),)), key, b"\xce"))
+        before = b"".join((_pack_head(1, self.channel.number, size, BASIC, DELIVER), bytes((len(tag),)), tag))
+        after = b"".join((bytes((len(exchange),)), exchange, bytes((len(key),)), key, b"\xce"))
+        self.last_exchange = exchange
+        self.last_key = key
+        self.before_tag = before
+        self.after_tag = after
         self.method_size = size + 8
         if len(self.methods) >= METHODS_KEPT:
             self.methods.clear()

@@ -13,6 +13,13 @@ PERSISTENT: Final = 2
 """Delivery mode of a persistent message."""
 
 
+class UnencodableMessage(Exception):
+    """A message cannot be encoded for a client, for example because its routing key is too long for AMQP.
+
+    Neither the message nor the client's connection has changed.
+    """
+
+
 # Acyclic: the garbage collector must not traverse millions of waiting messages. A message refers to a consumer only while it
 # is unacknowledged; the settlement, or the end of the channel, clears the reference.
 @mypyc_attr(acyclic=True)

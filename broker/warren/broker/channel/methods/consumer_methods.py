@@ -5,6 +5,7 @@ Reference: https://www.rabbitmq.com/amqp-0-9-1-reference.
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
 
 from warren.broker.access.authorization import READ
@@ -17,6 +18,7 @@ from warren.broker.channel.methods.stream_methods import consume_stream, refuse_
 from warren.broker.channel.subscription import Subscription
 from warren.broker.channel.transaction import REQUEUED
 from warren.broker.model.argument_checks import argument_fields
+from warren.broker.model.message import Message, UnencodableMessage
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.queue.queue_arguments import consumer_priority
 from warren.broker.model.server_names import generate_name
@@ -151,13 +153,22 @@ def refuse_single_active(declarations: Declarations, queue: Queue) -> None:
 def get_one(context: MethodContext, queue: Queue) -> None:
     """Reply to basic.get with the next message of a queue, or with basic.get-empty."""
     channel, connection = context.channel, context.connection
-    message = None if queue.deleted else queue.get()
-    if message is None:
-        channel.counts.fetched_empty += 1
-        queue.counts.fetched_empty += 1
-        context.reply("basic.get-empty", b"")
-        return
-    channel.last_tag += 1
+    tag = int(channel.last_tag) + 1
+    encoded = b""
+    while not encoded:
+        message = None if queue.deleted else queue.get()
+        if message is None:
+            channel.counts.fetched_empty += 1
+            queue.counts.fetched_empty += 1
+            context.reply("basic.get-empty", b"")
+            return
+        try:
+            encoded = _encode_get_ok(context, queue, message, tag)
+        except (ValueError, struct.error) as error:
+            queue.unacked -= 1
+            queue.set_aside(message, UnencodableMessage(str(error)))
+    assert message is not None
+    channel.last_tag = tag
     for counts in (channel.counts, queue.counts):
         if context.arguments.flag("no_ack"):
             counts.fetched_no_ack += 1
@@ -165,17 +176,6 @@ def get_one(context: MethodContext, queue: Queue) -> None:
             counts.fetched += 1
         if message.redelivered:
             counts.redelivered += 1
-    tag = int(channel.last_tag)
-    content = delivered_content(queue, message)
-    encoded = frame(
-        int(channel.number),
-        "basic.get-ok",
-        tag,
-        bool(message.redelivered),
-        message.exchange,
-        message.routing_key,
-        int(queue.ready.count),
-    ) + content_frames(content, channel.number, connection.frame_max)
     connection.send(encoded)
     if queue.vhost.firehose is not None:
         trace_delivery(queue.vhost.firehose, channel, queue, message)
@@ -194,6 +194,24 @@ def get_one(context: MethodContext, queue: Queue) -> None:
     timeout = queue.basic_get_consumer.timeout = ack_timeout(context, queue, b"")
     if timeout:
         channel.deadlines_for(timeout).on_delivery(tag)
+
+
+def _encode_get_ok(context: MethodContext, queue: Queue, message: Message, tag: int) -> bytes:
+    """Encode basic.get-ok and a message's content as frames.
+
+    :raises ValueError: or struct.error, if the message cannot be encoded.
+    """
+    channel, connection = context.channel, context.connection
+    content = delivered_content(queue, message)
+    return frame(
+        int(channel.number),
+        "basic.get-ok",
+        tag,
+        bool(message.redelivered),
+        message.exchange,
+        message.routing_key,
+        int(queue.ready.count),
+    ) + content_frames(content, channel.number, connection.frame_max)
 
 
 def ack_timeout(context: MethodContext, queue: Queue, consumer: bytes) -> int:

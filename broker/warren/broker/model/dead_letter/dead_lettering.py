@@ -264,9 +264,7 @@ class DeadLettering:
             try:
                 message = batch.next()
             except Exception:
-                logger.exception(
-                    "event=dead_letter.failed queue=%r", batch.queue.name.decode(errors="replace")
-                )
+                self.log_failure(batch.queue, batch.messages[batch.position - 1])
                 message = None
             if message is not None:
                 self.send(batch.queue, message, batch.reason)
@@ -292,15 +290,27 @@ class DeadLettering:
         self.process()
 
     def send(self, queue: Queue, message: Message, reason: str) -> None:
-        """Dead-letter one message. If that fails with an exception, log it and drop the message.
+        """Dead-letter one message. If that fails with an exception, log it once and keep the message for a retry.
 
         :param reason: why the message leaves the queue: `rejected`, `expired`, `maxlen` or `delivery_limit`.
         """
         try:
             self.transfer(queue, message, reason)
         except Exception:
-            logger.exception("event=dead_letter.failed queue=%r", queue.name.decode(errors="replace"))
-            self.drop(queue, message, reason, "an internal error")
+            if queue.failed_dead_letters is None:
+                queue.failed_dead_letters = {}
+            if int(message.sequence) not in queue.failed_dead_letters:
+                queue.failed_dead_letters[int(message.sequence)] = True
+                self.log_failure(queue, message)
+            self.hold_for_retry(queue, message, reason)
+
+    def log_failure(self, queue: Queue, message: Message) -> None:
+        """Write the log line about the exception that is being handled: a message could not be dead-lettered."""
+        logger.exception(
+            "event=dead_letter.failed queue=%r sequence=%d",
+            queue.name.decode(errors="replace"),
+            int(message.sequence),
+        )
 
     def transfer(self, queue: Queue, message: Message, reason: str) -> None:
         """Publish one message to the queue's dead letter exchange, or drop it, or keep it for a retry.
@@ -492,6 +502,8 @@ class DeadLettering:
                 self.send(queue, message, reason)
                 if len(pending) == before:
                     retry.has_progress = True
+                    if queue.failed_dead_letters is not None:
+                        queue.failed_dead_letters.pop(int(message.sequence), None)
                 if time.monotonic() >= end:
                     break
         finally:

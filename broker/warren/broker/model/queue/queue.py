@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Optional
 from mypy_extensions import i64
 
 from warren.broker.model.argument_checks import Overflow
-from warren.broker.model.message import Message
+from warren.broker.model.message import Message, UnencodableMessage
 from warren.broker.model.message_codec import message_head, message_mark
 from warren.broker.model.message_counts import MessageCounts
 from warren.broker.model.queue.backing_queue import BackingQueue
@@ -55,6 +55,9 @@ DELIVERIES: Final = 64
 
 SIZE_SHIFT: Final = 16
 """Bytes of a body that count as one more delivery, as a power of two: 64 KiB."""
+
+SHOWN_BYTES: Final = 80
+"""Bytes of an exchange's name and of a routing key that the log line about an undeliverable message shows."""
 
 BARE_HEAD: Final = message_head(Message(b"", b"", b"", 0, 0))
 """Encoded head of the log record of a message with an empty exchange and routing key: the initial `last_head`."""
@@ -174,6 +177,10 @@ class Queue:
         """
         self.pending_dead_letters: deque[tuple[Message, str]] = deque()
         """Dead letters that no target has accepted yet, with their reasons (strategy at-least-once)."""
+        self.failed_dead_letters: Optional[dict[int, bool]] = None  # noqa: UP045
+        """Sequence numbers of pending dead letters of which it is logged that they could not be published."""
+        self.undeliverable: Optional[list[Message]] = None  # noqa: UP045
+        """Messages that cannot be encoded for a client, and count as unacknowledged. None if there are none."""
         self.delayed_exchange: Optional[Exchange] = None  # noqa: UP045
         """The delayed exchange whose messages wait in this internal queue; None for other queues."""
         self.window: Optional[DeduplicationWindow] = None  # noqa: UP045
@@ -412,14 +419,15 @@ class Queue:
         """Return the head of a message's log record, which messages with the same exchange and routing key share."""
         if message.exchange != self.last_exchange:
             self.heads.clear()
-        self.last_exchange = message.exchange
-        self.last_key = message.routing_key
         head = self.heads.get(message.routing_key)
         if head is None:
             head = message_head(message)
             if len(self.heads) >= HEADS_KEPT:
                 self.heads.clear()
             self.heads[message.routing_key] = head
+        # Only now: a head that cannot be encoded must not leave three values that do not belong together.
+        self.last_exchange = message.exchange
+        self.last_key = message.routing_key
         self.last_head = head
         return head
 
@@ -431,14 +439,45 @@ class Queue:
         Then move the consumer behind the other ready ones of its priority, or remove it if it cannot take another
         message.
         """
-        if not consumer.no_ack:
+        no_ack = consumer.no_ack
+        if not no_ack:
             self.unacked += 1
-        elif message.stored:
+        try:
+            has_room = consumer.deliver(message)
+        except UnencodableMessage as error:
+            if not no_ack:
+                self.unacked -= 1
+            self.set_aside(message, error)
+            return
+        if no_ack and message.stored:
             self.remove_from_log(message)
-        if consumer.deliver(message):
+        if has_room:
             self.ready_consumers.rotate()
         else:
             self.scheduler.suspend(consumer)
+
+    def set_aside(self, message: Message, error: UnencodableMessage) -> None:
+        """Keep a message that cannot be delivered from blocking the messages behind it, and log it.
+
+        It is dead-lettered, or without a dead letter exchange counts as unacknowledged until the next start of the broker.
+
+        :param message: the message, which is not in the ready messages, and does not count as unacknowledged.
+        """
+        logger.error(
+            "event=queue.message_undeliverable queue=%r sequence=%d exchange=%r routing_key=%r reason=%r",
+            self.name.decode(errors="replace"),
+            int(message.sequence),
+            message.exchange[:SHOWN_BYTES].decode(errors="replace"),
+            message.routing_key[:SHOWN_BYTES].decode(errors="replace"),
+            str(error),
+        )
+        if self.arguments.dead_letter_exchange is not None:
+            self.vhost.dead_lettering.dead_letter(self, [message], "rejected")
+            return
+        self.unacked += 1
+        if self.undeliverable is None:
+            self.undeliverable = []
+        self.undeliverable.append(message)
 
     def drain(self) -> None:
         """Deliver ready messages until there are no more, or no consumer can take another one.

@@ -221,26 +221,29 @@ class VirtualHost:
         was_deferred = dead_lettering.busy
         # A queue may dead-letter at once. Its dead letters come after the message in all other queues.
         dead_lettering.defer()
-        for queue in queues:
-            if queue.has_length_limit and queue.rejects_publishes and queue.limit.would_exceed(message):
-                queue.limit.reject(message)
-                refused = True
-                continue
-            copy = message.copy()
-            if queue.capture is not None:
-                queue.capture.enqueued(queue, copy)
-            queue.assign_sequence(copy)
-            copies.append((queue, copy))
-            if queue.is_stream:
-                has_stream = True
-            elif queue.stores(copy):
-                by_expiry.setdefault(int(copy.expires), []).append((queue, copy))
-        if by_expiry:
-            self.store_by_expiry(by_expiry)
-        for queue, copy in copies:
-            queue.accept(copy)
-        if not was_deferred:
-            dead_lettering.resume()
+        try:
+            for queue in queues:
+                if queue.has_length_limit and queue.rejects_publishes and queue.limit.would_exceed(message):
+                    queue.limit.reject(message)
+                    refused = True
+                    continue
+                copy = message.copy()
+                if queue.capture is not None:
+                    queue.capture.enqueued(queue, copy)
+                queue.assign_sequence(copy)
+                copies.append((queue, copy))
+                if queue.is_stream:
+                    has_stream = True
+                elif queue.stores(copy):
+                    by_expiry.setdefault(int(copy.expires), []).append((queue, copy))
+            if by_expiry:
+                self.store_by_expiry(by_expiry)
+            for queue, copy in copies:
+                queue.accept(copy)
+        finally:
+            # After an error, too: otherwise no message of the virtual host would be dead-lettered any more.
+            if not was_deferred:
+                dead_lettering.resume()
         if refused:
             return REJECTED
         for window_queue in window_queues:
@@ -329,14 +332,14 @@ class VirtualHost:
             return
         log = self.log
         assert log is not None
+        head = message_head(copies[0][1])
         targets: list[tuple[QueueLog, int]] = []
         for queue, copy in copies:
             records = queue.queue_log
             assert records is not None
             targets.append((records, int(copy.sequence)))
             copy.stored = True
-        copy = copies[0][1]
-        place = log.fan_out(targets, message_head(copy), copy.content)
+        place = log.fan_out(targets, head, copies[0][1].content)
         for _, copy in copies:
             copy.log_position = place
 
