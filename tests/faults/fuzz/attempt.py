@@ -9,8 +9,10 @@ import struct
 
 from tests.faults.fuzz.cases import Case
 from tests.faults.fuzz.http_cases import HttpCase
+from tests.support.frames import END
 
 CONNECTION_CLOSE, CONNECTION_CLOSE_OK, CHANNEL_CLOSE = b"\0\x0a\0\x32", b"\0\x0a\0\x33", b"\0\x14\0\x28"
+TORN = -1
 GREETING_BACK = b"AMQP\x00\x00\x09\x01"
 
 
@@ -70,6 +72,8 @@ class Attempt:
     def answer(self) -> str:
         """Return the answer of the broker, as `cases` names it, and close the socket.
 
+        It is `torn frame` if the broker has sent bytes that are no frame.
+
         :raises TimeoutError: if the broker does not close the connection
         """
         channel = ""
@@ -80,6 +84,8 @@ class Attempt:
                     return channel or "gone"
                 kind, payload = found
                 name = payload[:4]
+                if kind == TORN:
+                    return "torn frame"
                 if kind != 1:
                     continue
                 if name == CHANNEL_CLOSE:
@@ -95,15 +101,16 @@ class Attempt:
             self._socket.close()
 
     def _frame(self) -> tuple[int, bytes] | None:
-        """Return type and payload of the next frame; None at the end of the stream."""
+        """Return type and payload of the next frame; None at the end of the stream. Without an end, the type is TORN."""
         while True:
             if self._data.startswith(GREETING_BACK):
                 self._data = self._data[8:]
             if len(self._data) >= 7:
                 kind, _, size = struct.unpack_from(">BHI", self._data)
                 if len(self._data) >= 8 + size:
-                    payload, self._data = self._data[7 : 7 + size], self._data[8 + size :]
-                    return kind, payload
+                    payload, end = self._data[7 : 7 + size], self._data[7 + size]
+                    self._data = self._data[8 + size :]
+                    return (kind if end == END else TORN), payload
             more = self._socket.recv(65536)
             if not more:
                 return None

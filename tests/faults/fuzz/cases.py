@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pamqp import base, commands
 
 from tests.faults.fuzz.mutation import mutate, valid_conversation
+from tests.faults.fuzz.odd_names import names_in_arguments
 from tests.support.frames import BODY, HEADER, HEARTBEAT, METHOD, frame, long, method, short
 from tests.support.raw_client import PROTOCOL_HEADER, content, encoded, made
 
@@ -399,6 +400,7 @@ CHANNEL_FAULTS: dict[str, CaseMaker] = {
         endless_body,
         refused_content,
         publish_to_nowhere,
+        names_in_arguments,
     )
 }
 """Faults on a connection on which channel 1 is open."""

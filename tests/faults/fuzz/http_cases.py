@@ -9,6 +9,8 @@ import random
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tests.faults.fuzz.odd_names import request_with_a_name
+
 LOGIN: Final = b"Authorization: Basic " + base64.b64encode(b"guest:guest")
 ANY_STATUS: Final = frozenset({"200", "201", "204", "400", "401", "403", "404", "405", "409", "413", "415"})
 """Statuses of requests that are carried out, or refused as a fault of the client."""
@@ -340,9 +342,23 @@ def corrupted_head(chance: random.Random) -> HttpCase:
     return HttpCase("corrupted_head", bytes(data), ANY_END, halts=True)
 
 
-KINDS: Final = (changed_json, broken_json, strange_pattern, strange_query, strange_path, corrupted_head)
+def strange_name(chance: random.Random) -> HttpCase:
+    """Return a request with a text that may be too long to be a name or a routing key."""
+    (method, path, body), answers = request_with_a_name(chance)
+    return HttpCase("strange_name", request(method, path, json.dumps(body).encode()), answers)
+
+
+KINDS: Final = (
+    changed_json,
+    broken_json,
+    strange_pattern,
+    strange_query,
+    strange_path,
+    corrupted_head,
+    strange_name,
+)
 
 
 def make_http_case(chance: random.Random) -> HttpCase:
-    """Return the next case: half of them have a wrong body."""
-    return chance.choices(KINDS, (4, 4, 3, 2, 1, 2))[0](chance)
+    """Return the next case: two fifths of them have a wrong body."""
+    return chance.choices(KINDS, (4, 4, 3, 2, 1, 2, 4))[0](chance)

@@ -40,7 +40,7 @@ def target(tmp_path_factory: pytest.TempPathFactory, http: str) -> Iterator[Brok
         yield broker
         assert broker.child is not None
         assert broker.child.running
-        for text in ("connection.crashed", "dead_letter.failed", "Traceback"):
+        for text in ("connection.crashed", "dead_letter.failed", "message_undeliverable", "Traceback"):
             assert text not in broker.child.errors, broker.child.errors[-3000:]
         assert broker.stop() == 0
 
