@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import struct
 from collections.abc import Iterator
 
 import pytest
 from pamqp.commands import Basic, Tx
 
 from tests.support.blocking_client import Channel, Message
+from tests.support.frames import BODY, HEADER, frame
 from tests.support.operator_cli import Operator
+from tests.support.raw_client import RawClient, encoded, made
 from warren.wire.properties import decode
 
 SENT_AT = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
@@ -170,6 +173,23 @@ def test_the_virtual_host_shows_whether_it_is_traced(traced: str, operator: Oper
     assert {row["name"]: row["tracing"] for row in operator.table("list_vhosts", "name", "tracing")}[
         "/"
     ] is False
+
+
+def test_a_timestamp_that_has_no_signed_type_is_traced(
+    operator: Operator, channel: Channel, traced: str
+) -> None:
+    with RawClient(operator.url) as peer:
+        peer.connect().open()
+        work = peer.declare(exclusive=True)
+        head = struct.pack(">HHQH", 60, 0, 1, 0x0040) + b"\xff" * 8
+        publish = encoded(made(Basic.Publish, exchange="", routing_key=work))
+        peer.send_bytes(publish + frame(HEADER, 1, head) + frame(BODY, 1, b"x"))
+        peer.send(made(Basic.Get, queue=work, no_ack=True))
+        peer.expect_content((60, 71))
+
+    for message in trace_messages(channel, traced, 2):
+        kind, properties = fields(message)["properties"]
+        assert (kind, properties) == ("F", {"timestamp": -1})
 
 
 def test_clients_cannot_publish_to_the_trace_exchange(channel: Channel) -> None:

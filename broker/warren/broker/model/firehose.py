@@ -15,7 +15,7 @@ from warren.broker.model.message import Message
 from warren.broker.model.server_names import LONGEST_NAME, TRACE_EXCHANGE
 from warren.wire import properties
 from warren.wire.content import body_payload, header_payload, join_content
-from warren.wire.field_tables import Field, Value, field_of, join
+from warren.wire.field_tables import Field, Value, field_of, join, long_field
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -174,6 +174,9 @@ def _property_field(value: properties.Property) -> Field:
         return field_of(_text(value))
     if isinstance(value, dict):
         return _table_field(value)
+    if value >= 2**63:
+        # A timestamp of 64 bits, in a type with a sign, as in RabbitMQ.
+        return long_field(value - 2**64)
     return field_of(value)
 
 
