@@ -12,9 +12,11 @@ import pytest
 from tests.support.blocking_client import Channel
 from tests.support.dead_letters import arrived
 from tests.support.in_process_broker import InProcessBroker
+from tests.support.polling import wait_until
 from tests.support.restarts import RestartableSession
 from warren.broker.model.message import Message
 from warren.broker.model.queue.queue import Queue
+from warren.broker.model.vhost.bulk_publish import BULK_COPIES
 from warren.wire.content import join_content
 from warren.wire.properties import Properties, encode
 
@@ -200,3 +202,52 @@ def test_dead_lettering_goes_on_after_a_message_that_cannot_be_logged(session: R
     channel.reject(found.tag)
     assert arrived(channel, "dead").body == b"x"
     assert channel.drain("a") == channel.drain("b") == []
+
+
+@pytest.mark.parametrize("expires", [False, True], ids=["same", "expires"])
+def test_publishes_are_confirmed_after_a_message_that_cannot_be_logged(
+    session: RestartableSession, expires: bool
+) -> None:
+    """Copies that expire at different times are records of one group of the log."""
+    broker, channel = session.broker, session.channel
+    channel.declare("a", durable=True)
+    if expires:
+        channel.declare("b", durable=True, x_message_ttl=60_000)
+    else:
+        channel.declare("b", durable=True)
+    odd = message(b"-", delivery_mode=2)
+    odd.persistent = True
+    vhost = broker.virtual_host()
+
+    def deliver() -> None:
+        vhost.deliver([queue_of(broker, "a"), queue_of(broker, "b")], odd)
+
+    with pytest.raises((ValueError, struct.error)):
+        broker.call(deliver)
+    session.publish("a", b"1")
+    session.crash()
+    assert session.channel.drain("a") == [b"1"]
+    assert session.channel.drain("b") == []
+
+
+def test_a_dead_letter_for_very_many_queues_waits_too(session: RestartableSession) -> None:
+    broker, channel = session.broker, session.channel
+    queues = [channel.declare(f"dead-{number}", durable=True) for number in range(BULK_COPIES + 1)]
+    for each in queues:
+        channel.bind(each, "amq.fanout")
+    channel.declare("q", durable=True, x_dead_letter_exchange="amq.fanout", x_message_ttl=1000)
+    publish(broker, "q", message(b"-", delivery_mode=2))
+    broker.advance(1.5)
+
+    def is_held_back() -> bool:
+        return broker.call(lambda: queue_of(broker, "q").held_back_count()) == 1
+
+    # The copies are staged in slices of bulk work.
+    wait_until(is_held_back, "the dead letter waits")
+
+    broker.call(lambda: _shorten(broker, "q"))
+    broker.advance(1)
+
+    assert arrived(channel, queues[0]).body == b"-"
+    assert arrived(channel, queues[-1]).body == b"-"
+    assert broker.call(lambda: queue_of(broker, "q").held_back_count()) == 0

@@ -76,7 +76,7 @@ class DeadLetterFanOut(BulkPublish):
             self.queue.letters_batch = log.batch
 
     def end(self) -> None:
-        """End the move: if it has failed, release the queues, and drop the message unless it is in the log."""
+        """End the move: if it has failed, release the queues, and keep the message for a retry unless it is in the log."""
         if self.is_done:
             return
         self.is_done = True
@@ -84,7 +84,8 @@ class DeadLetterFanOut(BulkPublish):
             self.put(float("inf"))
         else:
             self.undo()
-            self.dead_lettering.drop(self.queue, self.message, self.reason, "an internal error")
+            if not self.queue.deleted:
+                self.dead_lettering.hold_for_retry(self.queue, self.message, self.reason)
 
 
 __all__ = ["DeadLetterFanOut"]

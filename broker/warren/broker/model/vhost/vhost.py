@@ -316,10 +316,13 @@ class VirtualHost:
         grouped = len(copies) > 1 and not log.in_group
         if grouped:
             log.begin_group()
-        for stored in copies.values():
-            self.store_fan_out(stored)
-        if grouped:
-            log.end_group()
+        try:
+            for stored in copies.values():
+                self.store_fan_out(stored)
+        finally:
+            # After an error, too: a group that stays open holds back all later records of the log.
+            if grouped:
+                log.end_group()
 
     def store_fan_out(self, copies: list[tuple[Queue, Message]]) -> None:
         """Write the copies of a message for several queues to the log as one record, which holds the content once.
