@@ -34,7 +34,7 @@ from warren.sdk.errors import HandlerOutcome, MessageOutcome
 from warren.sdk.messages.codec import MessageOptions, decode, encode
 from warren.sdk.messages.forwarding import ORIGIN_EXCHANGE, ORIGIN_KEY, Address, forwarded, origin
 from warren.sdk.messages.message_ids import uuid7
-from warren.sdk.messages.type_codec import TypeCodec, read_text, type_codec, write_text
+from warren.sdk.messages.type_codec import TypeCodec, as_json_text, from_json_text, type_codec
 from warren.sdk.messages.types import RequestMessage, by_wire_name, wire_names
 from warren.sdk.messages.validation_errors import format_validation_error
 from warren.sdk.protocols import (
@@ -100,6 +100,7 @@ __all__ = [
     "SystemClock",
     "Timer",
     "TypeCodec",
+    "as_json_text",
     "asyncapi_document",
     "asyncapi_page",
     "by_wire_name",
@@ -115,18 +116,17 @@ __all__ = [
     "encode",
     "format_validation_error",
     "forwarded",
+    "from_json_text",
     "milliseconds",
     "optional_duration",
     "origin",
     "override_for_test",
     "poll_at",
     "read_last_chunk",
-    "read_text",
     "seconds",
     "serve",
     "translate_errors",
     "type_codec",
     "uuid7",
     "wire_names",
-    "write_text",
 ]

@@ -37,14 +37,14 @@ from warren.sdk import (
 )
 from warren.sdk.extend import (
     HandlerOutcome,
+    as_json_text,
     by_wire_name,
     check_async,
     check_decorated,
     check_idempotency,
     check_retry_policy,
-    read_text,
+    from_json_text,
     type_codec,
-    write_text,
 )
 
 MAX_REASON: Final = 1000
@@ -109,7 +109,7 @@ class RoutingSlipStep(Generic[StepCommand, Result]):
 
     async def run_compensation(self, body: str, result: str) -> None:
         if self._compensate is not None:
-            command = read_text(self._kind, body)
+            command = from_json_text(self._kind, body)
             await self._compensate(command, self._codec.read_json(result.encode()))
 
 
@@ -204,7 +204,7 @@ class RoutingSlips:
         for step in steps:
             if self._steps.get(type(step).wire_type) is not type(step):
                 raise ConfigError(f"RoutingSlips: {type(step).__name__} is not named in steps=[...]")
-        planned = tuple(PlannedStep(type(step).wire_type, write_text(step)) for step in steps)
+        planned = tuple(PlannedStep(type(step).wire_type, as_json_text(step)) for step in steps)
         slip = RoutingSlip(slip_id or uuid4().hex, end.wire_type, planned)
         await self._go_forward(slip)
         return slip.id
@@ -235,7 +235,7 @@ class RoutingSlips:
 
     async def _execute(self, handler: RoutingSlipStep[Any, Any], step: Message, delivery: Delivery) -> None:
         slip = read(delivery.headers.get(HEADER))
-        here = PlannedStep(step.wire_type, write_text(step))
+        here = PlannedStep(step.wire_type, as_json_text(step))
 
         async def attempt() -> Any:
             try:
@@ -300,7 +300,7 @@ class RoutingSlips:
             return
         next_step, *rest = slip.todo
         kind = self._class_of(self._steps, next_step.type)
-        await self._publish(replace(slip, todo=tuple(rest)), read_text(kind, next_step.body), "do")
+        await self._publish(replace(slip, todo=tuple(rest)), from_json_text(kind, next_step.body), "do")
 
     async def _go_back(self, slip: RoutingSlip) -> None:
         """Publish the message that compensates the last executed step. If none is left, publish the message that

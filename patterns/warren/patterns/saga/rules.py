@@ -27,7 +27,7 @@ from warren.patterns.saga.transitions import (
 )
 from warren.patterns.stores import RuleResult
 from warren.sdk import ConfigError, Message
-from warren.sdk.extend import write_text
+from warren.sdk.extend import as_json_text
 
 NAMESPACE: Final = UUID("0f6f2a34-9f0f-5d3e-9c36-4f2f3e0a9b11")
 MAX_HISTORY: Final = 1000
@@ -339,7 +339,7 @@ class SagaRules:
             raise ConfigError(
                 f"saga {self.name} sends a {type(message).__name__}, which is not named in sends=[...]"
             )
-        return kind, write_text(message)
+        return kind, as_json_text(message)
 
     def _write(self, instance: SagaInstance, now_ms: int) -> RuleResult[SagaResult]:
         # The timeouts of a saga that has ended must still find its record, to distinguish it from a lost one.

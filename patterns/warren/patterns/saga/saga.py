@@ -68,12 +68,12 @@ from warren.sdk import (
 )
 from warren.sdk.extend import (
     Duration,
+    as_json_text,
     by_wire_name,
     check_decorated,
     duration,
-    read_text,
+    from_json_text,
     seconds,
-    write_text,
 )
 
 log: logging.Logger = logging.getLogger("warren.patterns")
@@ -181,7 +181,7 @@ class Saga(Generic[Data]):
             timeouts=self._timeouts_ms,
             sends=by_wire_name(f"saga {name}", sends),
             receives=self._received,
-            dump=write_text,
+            dump=as_json_text,
         )
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._app: App | None = None
@@ -448,7 +448,7 @@ class Saga(Generic[Data]):
             raise ConfigError(
                 f"saga {self.name} has yet to publish a {pending.type}, which is no longer named in sends=[...]"
             )
-        return read_text(kind, pending.body), None
+        return from_json_text(kind, pending.body), None
 
     async def _unexpected(
         self, key: str, held: SagaInstance | None, message: Message, delivery: Delivery
@@ -479,7 +479,7 @@ class Saga(Generic[Data]):
         return None if function is None else function(self._parsed_data(held))
 
     def _parsed_data(self, held: SagaInstance) -> Data:
-        return read_text(self._data, held.data)
+        return from_json_text(self._data, held.data)
 
     def _instance_key(self, message: Message) -> str:
         key = self._received[message.wire_type][1]

@@ -45,13 +45,13 @@ from warren.patterns.timers.schedules import DateSchedule, Schedule, description
 from warren.sdk import App, Clock, ConfigError, Message, SystemClock
 from warren.sdk.extend import (
     Duration,
+    as_json_text,
     by_wire_name,
     duration,
+    from_json_text,
     optional_duration,
     poll_at,
-    read_text,
     seconds,
-    write_text,
 )
 
 log: logging.Logger = logging.getLogger("warren.patterns")
@@ -186,7 +186,7 @@ class Timers:
 
     async def _put(self, schedule: Schedule, *, standing: bool) -> bool:
         now_ms, spec = self._now_ms(), spec_of(schedule)
-        kind, body = self._type_of(schedule.message), write_text(schedule.message)
+        kind, body = self._type_of(schedule.message), as_json_text(schedule.message)
         next_ms = spec["at_ms"] if isinstance(schedule, DateSchedule) else next_time_ms(spec, now_ms, now_ms)
         if next_ms is None:
             raise ConfigError(f"timer {schedule.name!r} has no time in the future")
@@ -395,7 +395,7 @@ class Timers:
         if self._app is None or kind is None:
             raise ConfigError(f"the message {timer.type} is no longer named in sends=[...]")
         await self._app.publish(
-            read_text(kind, timer.body),
+            from_json_text(kind, timer.body),
             message_id=timer.message_id(self.name),
             headers={NAME_HEADER: timer.name, TIME_HEADER: timer.next_ms},
         )

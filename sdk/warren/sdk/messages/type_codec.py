@@ -259,7 +259,7 @@ def type_codec(kind: Any) -> TypeCodec:
     return found
 
 
-def write_text(value: object) -> str:
+def as_json_text(value: object) -> str:
     """Return a value of a class as JSON, for a record in a store.
 
     :raises ConfigError: if it cannot be written, or what is written would not read back equal.
@@ -267,8 +267,8 @@ def write_text(value: object) -> str:
     return type_codec(type(value)).write_json(value).decode()
 
 
-def read_text(kind: type[Value], text: str) -> Value:
-    """Return the value of a class that `write_text` has written.
+def from_json_text(kind: type[Value], text: str) -> Value:
+    """Return the value of a class that `as_json_text` has written.
 
     :raises pydantic.ValidationError: if the text is not of the class.
     """
@@ -284,4 +284,12 @@ def _key(kind: Any) -> Hashable:
     return (get_origin(kind), tuple(_key(each) for each in arguments))
 
 
-__all__ = ["CODECS", "TypeCodec", "difference", "read_text", "require_finite", "type_codec", "write_text"]
+__all__ = [
+    "CODECS",
+    "TypeCodec",
+    "as_json_text",
+    "difference",
+    "from_json_text",
+    "require_finite",
+    "type_codec",
+]
