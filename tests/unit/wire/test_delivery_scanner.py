@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.frames import BASIC_DELIVER, BODY, HEADER, METHOD, frame, method, short
 from warren.wire.delivery_scanner import (
+    HEADER_EXCESS,
     DeliveryScanner,
     StreamError,
     decode_content_header,
@@ -110,3 +111,18 @@ def test_bytes_that_are_not_utf8_round_trip() -> None:
     assert not is_utf8(text)
     assert text.encode("utf-8", "surrogateescape") == b"a\xff\xe9"
     assert is_utf8("é")
+
+
+def test_a_content_header_may_exceed_the_frame_size_that_nothing_else_exceeds() -> None:
+    """A content header cannot be split, and a broker that dead-letters a message adds to it."""
+    listener = RecordingListener()
+    scanner = DeliveryScanner(listener)
+    scanner.open(1, listener)
+    large = HEAD[:4] + b"\0" * 8 + b"\0\0" + b"h" * scanner.limit
+    assert scanner.feed(DELIVER + frame(HEADER, 1, large)) == b""
+    assert [header for _, header, _ in listener.messages] == [large]
+    with pytest.raises(StreamError, match="a frame has 1052668 bytes, more than the negotiated 4096"):
+        scanner.feed(DELIVER + frame(HEADER, 1, large[:14] + b"h" * (scanner.limit + HEADER_EXCESS - 18)))
+    for other in (frame(BODY, 1, b"b" * scanner.limit), frame(METHOD, 1, b"m" * scanner.limit)):
+        with pytest.raises(StreamError, match="more than the negotiated"):
+            DeliveryScanner(listener).feed(other)

@@ -28,6 +28,12 @@ OVERHEAD: Final = 8
 """Bytes of a frame without its payload: type, channel, size and end octet."""
 SMALLEST_LIMIT: Final = 4096
 """Largest frame, in bytes, that is allowed before frame-max is negotiated (frame-min-size, AMQP 0-9-1 section 1.2)."""
+HEADER_EXCESS: Final = 1024 * 1024
+"""Bytes by which a content header may exceed the negotiated frame size.
+
+A content header cannot be split. A broker that dead-letters a message adds to its headers, and RabbitMQ sends them however
+large they have become (rabbit_binary_generator).
+"""
 LARGEST_BODY: Final = 512 * 1024 * 1024
 """Largest size of a message in bytes that RabbitMQ allows. A header that announces more is an error of the peer."""
 
@@ -140,7 +146,8 @@ class DeliveryScanner:
             if length > self.limit - OVERHEAD:
                 if kind == 0x41:  # "AMQP": the broker answers with its protocol version
                     return data[position:]
-                raise StreamError(f"a frame has {length} bytes, more than the negotiated {self.limit}")
+                if kind != HEADER or length > self.limit - OVERHEAD + HEADER_EXCESS:
+                    raise StreamError(f"a frame has {length} bytes, more than the negotiated {self.limit}")
             if end > size:
                 break
             if data[end - 1] != END:

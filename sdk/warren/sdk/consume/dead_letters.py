@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from enum import Enum
 from typing import Any
 
 from warren.sdk.consume.delivery import Delivery
-from warren.sdk.messages.forwarding import ORIGIN_EXCHANGE, ORIGIN_KEY, copy, fields, origin
+from warren.sdk.errors import ConfigError
+from warren.sdk.messages.forwarding import BROKER_HEADERS, ORIGIN_EXCHANGE, ORIGIN_KEY, copy, fields, origin
 from warren.sdk.publish.outgoing import Outgoing
 from warren.sdk.topology.queue import Queue
 
@@ -22,12 +25,30 @@ DEAD_FIRST_TIME = "warren-dead-first-time"
 DEATHS = "warren-deaths"
 """Header of a dead letter: number of its deaths."""
 ERROR_CHARACTERS = 2000
+BRIEF_ERROR_CHARACTERS = 200
+"""Characters of the error in a copy that is not whole."""
+
+
+class CopySize(Enum):
+    """Size of a dead letter's headers, which must fit in one frame."""
+
+    WHOLE = "whole"
+    """All headers of the message, and 2,000 characters of the error."""
+    BRIEF = "brief"
+    """200 characters of the error, and no headers in which a broker recorded earlier deaths."""
+    BARE = "bare"
+    """No headers of the message: only those of the dead letter."""
 
 
 def dead_letter_copy(
-    delivery: Delivery, queue: Queue, reason: str, error: BaseException | None, now: float
-) -> Outgoing | None:
-    """Return a copy of the delivery for the dead letter exchange of its queue, or None if the queue has none.
+    delivery: Delivery,
+    queue: Queue,
+    reason: str,
+    error: BaseException | None,
+    now: float,
+    size: CopySize = CopySize.WHOLE,
+) -> Outgoing:
+    """Return a copy of the delivery for the dead letter exchange of its queue.
 
     The copy keeps id, body and headers, and gets these headers: `warren-dead-reason`; `warren-dead-error`, type and
     text of the error, at most 2,000 characters; `warren-dead-queue`; `warren-dead-time`, in Unix milliseconds;
@@ -35,18 +56,22 @@ def dead_letter_copy(
     `warren-exchange` and `warren-key`, the address of the first publish. `warren-deaths` goes on counting, and the
     first time stays, if a message is replayed from the dead letter queue and dead-lettered again.
 
-    :param queue: the queue from which the message was consumed.
+    :param queue: the queue from which the message was consumed; it has a dead letter exchange.
     :param reason: word for the cause, such as `failed`.
     :param error: the handler's error, or None.
     :param now: Unix time in seconds.
+    :param size: size of its headers; a smaller one may fit where the whole ones do not.
     """
-    if queue.dead_letter_exchange is None:
-        return None
+    assert queue.dead_letter_exchange is not None
     kept = fields(delivery)
     known = delivery.headers if kept else {}
     first, deaths = known.get(DEAD_FIRST_TIME), known.get(DEATHS)
     address = origin(delivery) if kept else (delivery.exchange, delivery.routing_key)
     time = int(now * 1000)
+    if size is CopySize.BRIEF:
+        kept = {name: field for name, field in kept.items() if name not in BROKER_HEADERS}
+    elif size is CopySize.BARE:
+        kept = {}
     headers: dict[str, Any] = {
         **kept,
         DEAD_REASON: reason,
@@ -58,6 +83,27 @@ def dead_letter_copy(
         ORIGIN_KEY: address[1],
     }
     if error is not None:
-        headers[DEAD_ERROR] = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
+        longest = ERROR_CHARACTERS if size is CopySize.WHOLE else BRIEF_ERROR_CHARACTERS
+        headers[DEAD_ERROR] = f"{type(error).__name__}: {error}"[:longest]
     key = delivery.routing_key if queue.dead_letter_key is None else queue.dead_letter_key
     return copy(delivery, queue.dead_letter_exchange, key, headers)
+
+
+async def publish_fitting(
+    publish: Callable[[Outgoing], Awaitable[object]],
+    make: Callable[[CopySize], Outgoing],
+    sizes: tuple[CopySize, ...],
+) -> None:
+    """Publish a dead letter copy of the first of these sizes whose headers fit in a frame.
+
+    :param make: makes the copy.
+    :raises WarrenError: if it is not published; a ConfigError if none of the sizes fits.
+    """
+    *larger, smallest = sizes
+    for size in larger:
+        try:
+            await publish(make(size))
+        except ConfigError:
+            continue
+        return
+    await publish(make(smallest))

@@ -6,10 +6,11 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from typing import Final
 
 from warren.sdk.consume.circuit_breaker import Circuit
-from warren.sdk.consume.dead_letters import dead_letter_copy
+from warren.sdk.consume.dead_letters import CopySize, dead_letter_copy, publish_fitting
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.handler_report import HandlerReport
 from warren.sdk.consume.handlers.handler_spec import HandlerSpec
@@ -18,6 +19,7 @@ from warren.sdk.consume.retry import AttemptNumber
 from warren.sdk.durations import duration
 from warren.sdk.errors import (
     Ack,
+    ConfigError,
     DeadLetter,
     RemoteError,
     Requeue,
@@ -150,12 +152,12 @@ class Settler:
         report = self._report
         queue = self._queue()
         report.dead_lettering(delivery, reason, error, queue, handler, number)
-        copy = dead_letter_copy(delivery, queue, reason, error, self._clock.now())
-        if copy is None:
+        if queue.dead_letter_exchange is None:
             report.dropped(delivery, "no dead letter exchange")
             return Settlement.REJECT
+        make = partial(dead_letter_copy, delivery, queue, reason, error, self._clock.now())
         try:
-            await self._publish_dead_letter(copy)
+            await self._publish_dead_letter(make, (CopySize.WHOLE, CopySize.BRIEF))
         except WarrenError as problem:
             if not queue.is_dead_lettered_by_broker:
                 report.dead_letter_unconfirmed(delivery, problem)
@@ -169,7 +171,13 @@ class Settler:
         note_outcome("dead_lettered")
         return Settlement.ACK
 
-    async def _publish_dead_letter(self, copy: Outgoing) -> None:
+    async def _publish_dead_letter(
+        self, make: Callable[[CopySize], Outgoing], sizes: tuple[CopySize, ...]
+    ) -> None:
+        """Publish a dead letter copy of the first of these sizes whose headers fit in a frame; see `publish_fitting`."""
+        await publish_fitting(self._forward_dead_letter, make, sizes)
+
+    async def _forward_dead_letter(self, copy: Outgoing) -> None:
         """Publish the dead letter copy. If no queue is bound for it, declare
         the topology again and publish it once more.
         """
@@ -225,7 +233,12 @@ class Settler:
         if after is not None:
             next_step = f"again in {after.total_seconds():g} s"
             self._report.handler_failed(handler, delivery, error, number, next_step)
-            return await self._redeliver(delivery, after)
+            try:
+                return await self._redeliver(delivery, after)
+            except ConfigError as problem:
+                # A copy for another attempt cannot be published, because its headers are too large, for example.
+                error.add_note(f"The message is not handled again: {problem}")
+                return await self.dead_letter(delivery, "failed", error, handler, number)
         if handler.reply is not None and wants_reply(delivery):
             if not is_answer:
                 self._report.handler_failed(handler, delivery, error, number, "error reply")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from copy import copy
+from functools import partial
 from typing import Any, Protocol, TypeAlias, cast
 
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.consume.batches import BatchCollector
 from warren.sdk.consume.consumer_options import CONCURRENCY, ConsumerOptions
-from warren.sdk.consume.dead_letters import dead_letter_copy
+from warren.sdk.consume.dead_letters import CopySize, dead_letter_copy, publish_fitting
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.dependencies import DependencyInjector
 from warren.sdk.consume.endpoint import Endpoint
@@ -284,10 +285,10 @@ class HandlerRegistry:
         :raises ConfigError: if its queue has no dead letter exchange.
         """
         queue = self._registry.queue(delivery.queue)
-        copy = dead_letter_copy(delivery, queue, "rejected", DeadLetter(reason), self.clock.now())
-        if copy is None:
+        if queue.dead_letter_exchange is None:
             raise ConfigError(f"queue {queue.name!r} has no dead letter exchange")
-        await self._forward(copy)
+        make = partial(dead_letter_copy, delivery, queue, "rejected", DeadLetter(reason), self.clock.now())
+        await publish_fitting(self._forward, make, (CopySize.WHOLE, CopySize.BRIEF))
 
     def override(self, dependency: Callable[..., Any], other: Callable[..., Any]) -> ExitStack:
         """Replace a function on which handlers depend; used by `app.override`.

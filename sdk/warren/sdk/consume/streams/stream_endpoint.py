@@ -8,7 +8,7 @@ from typing import Final
 
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.consume.consumer_options import ConsumerOptions
-from warren.sdk.consume.dead_letters import DEAD_QUEUE, dead_letter_copy
+from warren.sdk.consume.dead_letters import DEAD_QUEUE, CopySize, dead_letter_copy
 from warren.sdk.consume.delivery import ATTEMPT, Delivery
 from warren.sdk.consume.endpoint import Endpoint
 from warren.sdk.consume.handler_report import HandlerReport
@@ -20,6 +20,7 @@ from warren.sdk.consume.streams.reader_options import ReaderOptions
 from warren.sdk.errors import Requeue, WarrenError
 from warren.sdk.logger import log
 from warren.sdk.protocols import Clock, DelayBackend, RetryPolicy
+from warren.sdk.publish.outgoing import Outgoing
 from warren.sdk.telemetry.consume_spans import record_failure
 from warren.sdk.topology.queue import Queue
 
@@ -95,13 +96,17 @@ class StreamSettler(Settler):
             return Settlement.ACK
         source = self._reader.dead_letter_source
         self._report.dead_lettering(delivery, reason, error, source, handler, number)
-        while True:
-            copy = dead_letter_copy(delivery, source, reason, error, self._clock.now())
-            assert copy is not None
+
+        def make(size: CopySize) -> Outgoing:
+            copy = dead_letter_copy(delivery, source, reason, error, self._clock.now(), size)
             copy.set_header(DEAD_QUEUE, self._reader.stream)
             copy.set_header(DEAD_READER, self._reader.reader)
+            return copy
+
+        while True:
             try:
-                await self._publish_dead_letter(copy)
+                # The stream keeps the message with all its headers.
+                await self._publish_dead_letter(make, (CopySize.WHOLE, CopySize.BRIEF, CopySize.BARE))
                 break
             except WarrenError as problem:
                 self._report.dead_letter_unconfirmed(delivery, problem)
