@@ -46,6 +46,28 @@ async def test_headers_that_fit_no_frame_are_refused_before_they_are_sent(
         assert app.statistics().reconnects == 0
 
 
+@pytest.mark.parametrize("reliability", ["at_least_once", "at_most_once"])
+async def test_a_publish_that_closes_the_channel_costs_the_others_no_connection(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str, reliability: Any
+) -> None:
+    """Between channel.close and the App's answer other publishes are written in each turn of the event loop."""
+    app = make_app()
+    app.declare(Queue(name))
+    async with app:
+        for _ in range(5):
+            refused = asyncio.create_task(app.publish(b"lost", exchange=f"{name}.nowhere", key=name))
+            others = []
+            for n in range(200):
+                others.append(asyncio.create_task(app.publish(b"%d" % n, key=name, reliability=reliability)))
+                await asyncio.sleep(0)
+            with pytest.raises(PublishError, match="NOT_FOUND"):
+                await refused
+            await asyncio.gather(*others)
+        assert app.statistics().reconnects == 0
+        if reliability == "at_least_once":
+            assert set(await amqp_client.drain(name)) == {b"%d" % n for n in range(200)}
+
+
 async def test_at_most_once_needs_no_place_in_the_window(
     make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:

@@ -89,7 +89,7 @@ class DataChannel:
         replies; those of cancelled callers stay in it."""
         self._closing_task: asyncio.Task[None] | None = None
         self._closing = False
-        """True once `channel.close` is sent: the broker requeues unsettled
+        """True once `channel.close` is sent or received: the broker requeues unsettled
         deliveries, and further frames would be protocol errors."""
         self._frame_writer = frame_writer
         self._frame_max = frame_max
@@ -231,6 +231,14 @@ class DataChannel:
 
     # Received frames
 
+    def broker_closes(self) -> None:
+        """Write nothing more, because the broker closes the channel.
+
+        It ignores what comes before the answer, channel.close-ok, and closes the connection over what comes after it.
+        """
+        self._frame_writer.flush()
+        self._closing = True
+
     def message(self, method: bytes, header: bytes, body: bytes) -> None:
         """Pass a received message to its callback or to the pending `get`; called by the scanner of received frames.
 
@@ -309,6 +317,8 @@ class DataChannel:
         Adjacent delivery tags are sent as one ack with `multiple`. Only for channels with
         one consumer, whose delivery tags count from 1 without a gap.
         """
+        if self._closing:
+            return
         if not self._acks:
             self._frame_writer.buffer()
             self._frame_writer.before_flush.append(self._acknowledge)
@@ -324,6 +334,8 @@ class DataChannel:
 
     def acknowledge_up_to(self, delivery_tag: int) -> None:
         """Acknowledge all deliveries of the channel up to this tag; only within a transaction."""
+        if self._closing:
+            return
         self._highest = max(self._highest, delivery_tag)
         self._outstanding = {tag for tag in self._outstanding if tag > delivery_tag}
         self._frame_writer.buffer().append(_ack(self.number, delivery_tag, True))
@@ -344,6 +356,8 @@ class DataChannel:
             self._settle("basic.nack", delivery_tag, delivery_tag, False, True)
 
     def _settle(self, name: str, delivery_tag: int, *values: int | bytes | bool) -> None:
+        if self._closing:
+            return
         self._account((delivery_tag,))
         self._frame_writer.buffer().append(methods.frame(self.number, name, *values))
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from struct import Struct
+from typing import Any, Final, Protocol, runtime_checkable
 
 from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
 from yarl import URL
 
 from warren.sdk.errors import TransportUnavailable
 from warren.sdk.logger import log
-from warren.wire.delivery_scanner import DeliveryScanner, StreamError
+from warren.wire.delivery_scanner import METHOD, DeliveryScanner, StreamError
 
+CHANNEL_CLOSE: Final = b"\x00\x14\x00\x28"
+"""Class and method of channel.close."""
+_FRAME: Final = Struct(">BHI")
 HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 ALIVE_SECONDS = 1.0
 """Seconds between the heartbeat frames that are passed to aiormq while only messages arrive. aiormq sees no messages,
@@ -61,6 +65,14 @@ class FrameWriter:
         await self._writer.drain()
 
 
+@runtime_checkable
+class ClosableListener(Protocol):
+    """Listener of a channel that wants to know when the broker closes it."""
+
+    def broker_closes(self) -> None:
+        """Write nothing on the channel from now on: the broker has sent channel.close."""
+
+
 class FrameDispatcher(asyncio.Protocol):
     """Protocol of the socket: messages and confirms go to their data channels, all other frames to aiormq."""
 
@@ -107,7 +119,20 @@ class FrameDispatcher(asyncio.Protocol):
         if others:
             self._fed = now
             self.last_frames = others
+            self._announce_closes(others)
             self._stream.data_received(others)
+
+    def _announce_closes(self, frames: bytes) -> None:
+        """Tell channels that the broker closes them, before aiormq answers: nothing may be written after its answer."""
+        position = 0
+        while position + _FRAME.size <= len(frames):
+            kind, channel, length = _FRAME.unpack_from(frames, position)
+            payload = position + _FRAME.size
+            if kind == METHOD and frames[payload : payload + 4] == CHANNEL_CLOSE:
+                listener: object = self._scanner.listeners.get(channel)
+                if isinstance(listener, ClosableListener):
+                    listener.broker_closes()
+            position = payload + length + 1
 
     def eof_received(self) -> bool | None:
         return self._stream.eof_received()
