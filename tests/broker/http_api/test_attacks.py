@@ -9,6 +9,7 @@ import struct
 import threading
 import time
 import zlib
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -608,6 +609,10 @@ def test_tls_handshakes_that_never_begin_keep_nobody_out(
                 assert secure.recv(13) == b"HTTP/1.1 200 "
 
 
+TLS_RECORD = 16 * 1024
+"""Most bytes of content in a record of TLS (RFC 8446 section 5.1)."""
+
+
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_few_bytes_are_read_at_a_time(
     scheme: str,
@@ -641,7 +646,12 @@ def test_few_bytes_are_read_at_a_time(
         ):
             secure.sendall(request)
             assert secure.recv(13) == b"HTTP/1.1 204 "
-    assert max(sizes) <= READ_BYTES
+    if scheme == "http":
+        assert max(sizes) <= READ_BYTES
+    else:
+        # What came with the end of the handshake was read with asyncio's own buffer. Later, a record may have begun before.
+        assert sizes[0] <= SSLProtocol.max_size
+        assert max(sizes[1:]) <= READ_BYTES + TLS_RECORD
 
 
 def test_a_plain_request_to_the_encrypted_port_is_not_answered(encrypted: InProcessBroker) -> None:

@@ -185,7 +185,10 @@ class HttpServer:
 
 
 def _limit_reads(transport: Any) -> None:
-    """Have a transport read READ_BYTES at a time: it has no public setting for that, in no version of Python."""
+    """Have a transport read READ_BYTES at a time: it has no public setting for that, in no version of Python.
+
+    What comes with the end of a TLS handshake is read with asyncio's buffer of 256 KiB before, once for each connection.
+    """
     tls = getattr(transport, "_ssl_protocol", None)
     if tls is None:
         transport.max_size = READ_BYTES
