@@ -182,20 +182,21 @@ def _shorten(broker: InProcessBroker, name: str) -> None:
         each.routing_key = b"k"
 
 
+def fail_to_deliver(broker: InProcessBroker, *names: str) -> None:
+    """Deliver a persistent message that cannot be logged to durable queues, and check that this fails."""
+    odd = message(b"-", delivery_mode=2)
+    odd.persistent = True
+    vhost = broker.virtual_host()
+    with pytest.raises((ValueError, struct.error)):
+        broker.call(lambda: vhost.deliver([queue_of(broker, name) for name in names], odd))
+
+
 def test_dead_lettering_goes_on_after_a_message_that_cannot_be_logged(session: RestartableSession) -> None:
     broker, channel = session.broker, session.channel
     for queue in ("dead", "a", "b"):
         channel.declare(queue, durable=True)
     channel.declare("q", x_dead_letter_exchange="", x_dead_letter_routing_key="dead")
-    odd = message(b"-", delivery_mode=2)
-    odd.persistent = True
-    vhost = broker.virtual_host()
-
-    def deliver() -> None:
-        vhost.deliver([queue_of(broker, "a"), queue_of(broker, "b")], odd)
-
-    with pytest.raises((ValueError, struct.error)):
-        broker.call(deliver)
+    fail_to_deliver(broker, "a", "b")
     channel.publish("q", b"x")
     found = channel.get("q")
     assert found is not None
@@ -215,15 +216,7 @@ def test_publishes_are_confirmed_after_a_message_that_cannot_be_logged(
         channel.declare("b", durable=True, x_message_ttl=60_000)
     else:
         channel.declare("b", durable=True)
-    odd = message(b"-", delivery_mode=2)
-    odd.persistent = True
-    vhost = broker.virtual_host()
-
-    def deliver() -> None:
-        vhost.deliver([queue_of(broker, "a"), queue_of(broker, "b")], odd)
-
-    with pytest.raises((ValueError, struct.error)):
-        broker.call(deliver)
+    fail_to_deliver(broker, "a", "b")
     session.publish("a", b"1")
     session.crash()
     assert session.channel.drain("a") == [b"1"]

@@ -7,7 +7,7 @@ import pytest
 from tests.sdk.conftest import MakeApp
 from tests.support.async_client import AsyncClient
 from tests.support.polling import eventually
-from warren.sdk import Command, Queue, Retry
+from warren.sdk import Command, Queue, Request, Retry
 
 LARGEST = 131_072
 """Bytes of a frame on Warren's broker and on RabbitMQ, by default."""
@@ -46,6 +46,27 @@ async def test_a_message_whose_headers_outgrow_a_frame_is_dead_lettered_and_hold
     if room > 500:
         assert str(letter.headers["warren-dead-error"]).startswith("ValueError: not today ")
         assert letter.headers["warren-dead-reason"] == "failed"
+
+
+async def test_a_request_whose_copy_fits_no_frame_is_answered_with_its_error(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
+    class Ask(Request[int], queue=name):
+        pass
+
+    app = make_app()
+
+    @app.handle(Ask, retry=Retry(1).then("50ms"))
+    async def answer(request: Ask) -> int:
+        raise ValueError("not today")
+
+    async with app:
+        replies = await amqp_client.channel.declare_queue(exclusive=True)
+        large = {"large": "x" * (LARGEST - 130)}
+        await amqp_client.put(name, b"{}", headers=large, reply_to=replies.name, correlation_id="1")
+        reply = await amqp_client.take(replies.name)
+    assert (reply.type, reply.correlation_id) == ("warren.error", "1")
+    assert b"not today" in reply.body
 
 
 async def test_a_message_of_a_stream_that_fits_no_dead_letter_has_one_without_its_headers(

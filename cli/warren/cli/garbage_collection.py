@@ -25,7 +25,7 @@ CHECK_INTERVAL: Final = 1.0
 SURVIVORS: Final = 10
 """Searches of survivors after which all objects are searched without waiting for the interval.
 
-Closed connections are such survivors, for those that were open during such a search: a few thousand objects each.
+Connections that are open during such a search are survivors, and garbage once they are closed.
 """
 QUICK: Final = 0.03
 """Seconds of processor time that a search of all objects may be expected to take while memory is not short."""

@@ -217,8 +217,9 @@ class Settler:
         """Settle a message whose handler failed, and return the settlement.
 
         If the circuit breaker is open, the message returns to its queue. Otherwise, if the retry policy returns a
-        delay, a copy of the message is published with that delay. If it returns None, a request gets an error reply,
-        and another message is dead-lettered. The failure is logged with its number and what follows.
+        delay, a copy of the message is published with that delay. If it returns None, or the copy can never be published, a
+        request gets an error reply, and another message is dead-lettered. The failure is logged with its number and
+        what follows.
 
         :param attempts: number of attempts in this process.
         """
@@ -236,9 +237,8 @@ class Settler:
             try:
                 return await self._redeliver(delivery, after)
             except ConfigError as problem:
-                # A copy for another attempt cannot be published, because its headers are too large, for example.
+                # No copy for another attempt can be published: its headers fit in no frame, for example.
                 error.add_note(f"The message is not handled again: {problem}")
-                return await self.dead_letter(delivery, "failed", error, handler, number)
         if handler.reply is not None and wants_reply(delivery):
             if not is_answer:
                 self._report.handler_failed(handler, delivery, error, number, "error reply")

@@ -25,9 +25,11 @@ _IDENTITY: Final[object] = object.__eq__
 _CALLS: Final = re.compile(
     r"^(?:Error serializing to JSON: )?(?:PydanticSerializationError: )?(?:Error calling function `rfc3339`: ValueError: )?"
 )
+"""Beginning of an error of pydantic for a time that cannot be written; the reason follows."""
 _FORMER_INPUT: Final = re.compile(r" with value `.*?`(?= - serialized value)", re.DOTALL)
 """The value in an error of pydantic before 2.12."""
 _INPUT: Final = re.compile(r"\[(?:field_name='(\w+)', )?input_value=.*?, input_type=(\w+)\]", re.DOTALL)
+"""The value, and its class, in an error of pydantic: the class is kept."""
 
 
 class TypeCodec:
