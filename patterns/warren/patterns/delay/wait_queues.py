@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from datetime import timedelta
+from hashlib import sha256
 from typing import Final
 
-from warren.sdk import App, ConfigError, Delivery, Queue, Unroutable
+from warren.sdk import App, ConfigError, Delivery, Queue
 from warren.sdk.extend import ATTEMPT, ORIGIN_EXCHANGE, ORIGIN_KEY, Duration, duration, milliseconds, origin
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
+NAME_BYTES: Final = 255
+"""Largest length of a queue's name in AMQP 0-9-1, in bytes of UTF-8."""
 MANY: Final = 30
 """Number of wait queues for the same target queue at which a warning is logged: delays that vary would create a queue
 for each value."""
@@ -29,6 +32,27 @@ def wait_queue(target: str, after: Duration) -> Queue:
         message_ttl=timedelta(milliseconds=wait or 0),
         dead_letter_exchange="",
         dead_letter_routing_key=target,
+        delivery_limit=None,
+    )
+
+
+def forwarding_queue(prefix: str, exchange: str, key: str) -> Queue:
+    """Return a queue that moves each message to `exchange` with the routing key `key` at once, or as soon as that exists
+    and takes the message. Its name begins with `prefix` and differs for each address.
+
+    The queue stands when its target is deleted and declared again, while a binding of the target would be lost.
+
+    :param exchange: empty for the queue `key`.
+    """
+    address = f"x{exchange.count('.') + 1}.{exchange}.{key}" if exchange else f"t.{key}"
+    name = f"{prefix}.{address}"
+    if len(name.encode()) > NAME_BYTES:
+        name = f"{prefix}.{sha256(address.encode()).hexdigest()}"
+    return Queue(
+        name,
+        message_ttl=timedelta(0),
+        dead_letter_exchange=exchange,
+        dead_letter_routing_key=key,
         delivery_limit=None,
     )
 
@@ -77,17 +101,11 @@ class WaitQueues:
             return
         waiting = wait_queue(queue, after)
         declared = self._declared.setdefault(queue, set())
-        if waiting.name in declared:
-            try:
-                await self._app.forward(delivery, key=waiting.name, headers=headers)
-            except Unroutable:
-                log.warning("event=wait_queue.recreated queue=%s", waiting.name)
-            else:
-                return
-        await self._app.declare_now(waiting)
-        declared.add(waiting.name)
-        if len(declared) == MANY:
-            log.warning("event=wait_queue.limit_exceeded queue=%s wait_queues=%d", queue, MANY)
+        if waiting.name not in declared:
+            await self._app.declare_now(waiting)
+            declared.add(waiting.name)
+            if len(declared) == MANY:
+                log.warning("event=wait_queue.limit_exceeded queue=%s wait_queues=%d", queue, MANY)
         await self._app.forward(delivery, key=waiting.name, headers=headers)
 
 
@@ -98,4 +116,4 @@ def redelivery_headers(delivery: Delivery) -> dict[str, object]:
     return {ATTEMPT: delivery.attempt + 1, ORIGIN_EXCHANGE: exchange, ORIGIN_KEY: key}
 
 
-__all__ = ["WaitQueues", "redelivery_headers", "wait_queue"]
+__all__ = ["NAME_BYTES", "WaitQueues", "forwarding_queue", "redelivery_headers", "wait_queue"]

@@ -70,6 +70,8 @@ from warren.sdk.rpc.caller import ReplyMode
 from warren.sdk.rpc.scatter_gather import GatherCall
 from warren.sdk.telemetry import Telemetry
 from warren.sdk.topology.declarable import Declarable
+from warren.sdk.topology.exchange import Exchange
+from warren.sdk.topology.queue import Queue
 from warren.sdk.topology.registry import DeclarePolicy, MismatchPolicy, TopologyRegistry
 from warren.sdk.transport.host_failover import HostOrder
 from warren.sdk.transport.supervised_connection import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS
@@ -253,6 +255,14 @@ class App:
         :raises TopologyMismatch: if an item exists with other arguments.
         """
         await self._lifecycle.running().declare(items)
+
+    async def check_now(self, *items: Exchange | Queue) -> None:
+        """Check that exchanges and queues exist on the broker, with any arguments.
+
+        :raises TopologyMismatch: names those that do not exist.
+        :raises TransportUnavailable: if the App does not run.
+        """
+        await self._lifecycle.running().check(items)
 
     @property
     def topology(self) -> tuple[Declarable, ...]:

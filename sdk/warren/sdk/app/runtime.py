@@ -35,6 +35,7 @@ from warren.sdk.protocols import Component, Idempotency
 from warren.sdk.publish.outgoing import Outgoing
 from warren.sdk.publish.publish_channels import PublishChannels
 from warren.sdk.publish.publisher_confirms import Publisher
+from warren.sdk.publish.topology_recovery import TopologyRecovery
 from warren.sdk.publish.transaction import TransactionChannels
 from warren.sdk.rpc.caller import DIRECT, Caller, Submit
 from warren.sdk.rpc.reentrant_calls import ReentrantCalls
@@ -45,6 +46,7 @@ from warren.sdk.telemetry.publish_spans import TracedSender
 from warren.sdk.telemetry.semantic_conventions import Attributes, connection_attributes
 from warren.sdk.telemetry.statistics_metrics import observe_run, stop_observing
 from warren.sdk.topology.declarable import Declarable
+from warren.sdk.topology.exchange import Exchange
 from warren.sdk.topology.queue import Queue
 from warren.sdk.topology.registry import TopologyRegistry
 from warren.sdk.transport.control_channel import ControlChannel
@@ -94,7 +96,11 @@ class Runtime:
             None if self.instruments is None else ConsumeTelemetry(self.instruments)
         )
         self._capture_writer: CaptureStreamWriter | None = None
-        self.publisher: Publisher = Publisher(window=settings.window, on_return=on_return)
+        self.publisher: Publisher = Publisher(
+            window=settings.window,
+            on_return=on_return,
+            recovery=TopologyRecovery(registry.route, self._declare_again),
+        )
         self.direct_sender: OutgoingSender = (
             self.publisher if self.instruments is None else TracedSender(self.publisher, self.instruments)
         )
@@ -306,7 +312,6 @@ class Runtime:
         """Prepare an endpoint for this run."""
         endpoint.telemetry = self._consume_telemetry
         endpoint.report.capture = None if self._capture_writer is None else self._capture_writer.recorder
-        endpoint.settler.redeclare = self._redeclare
 
     def _start_watchdog(self) -> None:
         """Start the watchdog of the event loop, unless it is turned off or the time is that of a test."""
@@ -444,7 +449,18 @@ class Runtime:
         items = list(items)
         await self._registry.add_and_declare(self._connection_for(items), items)
 
-    def _connection_for(self, items: list[Declarable]) -> SupervisedConnection:
+    async def check(self, items: Sequence[Exchange | Queue]) -> None:
+        """Check that exchanges and queues exist on the broker.
+
+        :raises TopologyMismatch: names those that do not exist.
+        """
+        await self._connection_for(items).run(lambda runner: self._registry.check(runner, items))
+
+    async def _declare_again(self, items: Sequence[Declarable]) -> None:
+        """Declare registered exchanges, queues and bindings that somebody has deleted."""
+        await self._connection_for(items).run(lambda runner: self._registry.declare(runner, items))
+
+    def _connection_for(self, items: Sequence[Declarable]) -> SupervisedConnection:
         """Return the connection that declares these items."""
         # An exclusive queue belongs to the connection that declares it, which must be the one that consumes it.
         connection = self._consume_connection if any(map(_is_exclusive, items)) else self._publish_connection

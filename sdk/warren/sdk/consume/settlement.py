@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from enum import Enum
@@ -70,7 +69,6 @@ class Settler:
     :param forward: publishes dead letter copies as mandatory, with confirm, without middlewares.
     :param retry: policy for handlers that have none of their own.
     :ivar circuit: circuit breaker of the queue's subscription, or None; set for each run of the App.
-    :ivar redeclare: declares the App's topology again; set for each run of the App.
     """
 
     def __init__(
@@ -85,7 +83,6 @@ class Settler:
         delay: Callable[[], DelayBackend],
     ) -> None:
         self.circuit: Circuit | None = None
-        self.redeclare: Callable[[], Awaitable[None]] | None = None
         self._queue = queue
         self._report = report
         self._send = send
@@ -175,20 +172,7 @@ class Settler:
         self, make: Callable[[CopySize], Outgoing], sizes: tuple[CopySize, ...]
     ) -> None:
         """Publish a dead letter copy of the first of these sizes whose headers fit in a frame; see `publish_fitting`."""
-        await publish_fitting(self._forward_dead_letter, make, sizes)
-
-    async def _forward_dead_letter(self, copy: Outgoing) -> None:
-        """Publish the dead letter copy. If no queue is bound for it, declare
-        the topology again and publish it once more.
-        """
-        try:
-            await self._forward(copy)
-        except Unroutable:
-            if self.redeclare is None:
-                raise
-            with contextlib.suppress(WarrenError):
-                await self.redeclare()
-            await self._forward(copy)
+        await publish_fitting(self._forward, make, sizes)
 
     async def after_unknown_type(
         self, delivery: Delivery, error: Exception, *, takes_calls: bool

@@ -83,6 +83,8 @@ class PublishChannels:
             self._publisher.refused(error)
             self._publisher.detach()
             self._on_change()
+        else:
+            self._publisher.declare_missing(error)
         task = asyncio.ensure_future(self._reopen(session, channel, confirms))
         self._reopening.add(task)
         task.add_done_callback(self._reopening.discard)

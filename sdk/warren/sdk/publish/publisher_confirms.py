@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -25,6 +25,8 @@ from warren.sdk.errors import (
 )
 from warren.sdk.publish.outgoing import Outgoing
 from warren.sdk.publish.returned_messages import returned_message
+from warren.sdk.publish.topology_recovery import TopologyRecovery
+from warren.sdk.topology.declarable import Declarable
 from warren.sdk.transport.data_channel import DataChannel
 
 WINDOW = 1000
@@ -56,9 +58,13 @@ class PendingConfirm:
     :ivar deadline: time of the event loop at which the publish times out.
     :ivar future: completed with the outcome; the caller of the publish awaits it.
     :ivar error: set if the broker returned the message; the confirm follows.
+    :ivar missing: items that the App declares again after this error, before it publishes the message once more.
+    :ivar recovered: True from then on: a second error is the outcome.
     """
 
-    __slots__ = ("before_write", "deadline", "error", "future", "identity", "outgoing")
+    __slots__ = (
+        "before_write", "deadline", "error", "future", "identity", "missing", "outgoing", "recovered",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -73,6 +79,8 @@ class PendingConfirm:
         self.before_write: Callable[[], None] | None = before_write
         self.error: Unroutable | None = None
         self.identity: str | tuple[str, int] = ""
+        self.missing: Sequence[Declarable] = ()
+        self.recovered: bool = False
 
     def settle(self, error: Exception | None) -> None:
         """Complete the future with the error, or successfully if `error` is None; do nothing if it is done."""
@@ -95,13 +103,24 @@ class Publisher:
     are published again one at a time, until the one that closes the channel is alone: it ends
     with the outcome `refused`, the others by their confirms.
 
+    A message whose queue, exchange or binding was deleted after the App had declared it is published a second time, after
+    a `TopologyRecovery` has declared them again.
+
     :param window: largest number of messages that wait for their confirm; further publishes wait.
     :param on_return: called with each returned message, also if nobody awaits its publish any more.
+    :param recovery: declares deleted items again; None if nothing is declared again.
     """
 
-    def __init__(self, *, window: int, on_return: Callable[[Unroutable], None]) -> None:
+    def __init__(
+        self,
+        *,
+        window: int,
+        on_return: Callable[[Unroutable], None],
+        recovery: TopologyRecovery | None = None,
+    ) -> None:
         self._window = window
         self._on_return = on_return
+        self._recovery = recovery
         self._loop = asyncio.get_running_loop()
         self._channel: DataChannel | None = None
         self._unconfirmed_channel: DataChannel | None = None
@@ -114,6 +133,8 @@ class Publisher:
         self._places = itertools.count()
         self._awaiting_republish: deque[PendingConfirm] = deque()
         """Unconfirmed messages of a lost channel, in their order."""
+        self._recovering: set[PendingConfirm] = set()
+        """Messages that are published again when their deleted topology has been declared."""
         self._one_at_a_time = False
         """True if the broker closed the channel because of an unknown one of the unconfirmed messages;
         they are then republished one at a time."""
@@ -164,19 +185,58 @@ class Publisher:
         messages to that exchange. Otherwise it is the only message in flight; if there are
         several, none is failed, and they are republished one at a time.
 
+        If the App has declared the missing exchange, its messages are not failed the first time: they are published again
+        after the exchange and its bindings have been declared again.
+
         :param error: error with the broker's reply text.
         """
-        named = re.search(r"(?:no|access to) exchange '([^']*)'", str(error))
-        in_flight = list(self._in_flight.values())
+        named = re.search(r"(no|access to) exchange '([^']*)'", str(error))
+        in_flight = list(self._in_flight.items())
         if named is not None:
-            guilty = [pending for pending in in_flight if pending.outgoing.exchange == named[1]]
+            guilty = [each for each in in_flight if each[1].outgoing.exchange == named[2]]
         else:
             guilty = in_flight if len(in_flight) == 1 else []
-        for pending in guilty:
+        for sequence, pending in guilty:
             refusal = PublishError(str(error), outcome="refused")
             refusal.reply_code = getattr(error, "reply_code", 0)
-            pending.settle(refusal)
+            if (
+                named is not None
+                and named[1] == "no"
+                and not pending.recovered
+                and self._recovery is not None
+            ):
+                outgoing = pending.outgoing
+                pending.missing = self._recovery.after_refusal(outgoing.exchange, outgoing.routing_key)
+            if pending.missing:
+                self._in_flight.pop(sequence)
+                self._recover(pending, refusal)
+            else:
+                pending.settle(refusal)
         self._one_at_a_time = self._one_at_a_time or not guilty
+
+    def declare_missing(self, error: Exception) -> asyncio.Future[None]:
+        """Declare again what a message of another channel has missed, if the App has declared it before.
+
+        :param error: error of a message that was returned, or because of which the broker closed its channel.
+        :returns: future that is completed when the declaration has succeeded or failed.
+        """
+        ended: asyncio.Future[None] = self._loop.create_future()
+        missing: Sequence[Declarable] = ()
+        exchange, key = "", ""
+        if self._recovery is not None:
+            if isinstance(error, Unroutable):
+                exchange, key = error.exchange, error.routing_key
+                missing = self._recovery.after_return(exchange, key)
+            elif named := re.search(r"no exchange '([^']*)'", str(error)):
+                exchange = named[1]
+                missing = self._recovery.after_refusal(exchange, key)
+        if self._recovery is None or not missing:
+            ended.set_result(None)
+        else:
+            self._recovery.declare(
+                exchange, key, missing, lambda failure: None if ended.done() else ended.set_result(None)
+            )
+        return ended
 
     def set_blocked(self, reason: str | None) -> None:
         """Stop or resume writing messages, after `connection.blocked` or `connection.unblocked`.
@@ -269,25 +329,27 @@ class Publisher:
 
     async def flush(self) -> None:
         """Wait until every published message is confirmed or has failed."""
-        while self._in_flight or any(not pending.future.done() for pending in self._awaiting_republish):
+        while self._in_flight or any(not pending.future.done() for pending in self._delayed()):
             if self._in_flight:
                 await self._idle.wait()
             else:
                 await asyncio.wait(
-                    [pending.future for pending in self._awaiting_republish if not pending.future.done()],
+                    [pending.future for pending in self._delayed() if not pending.future.done()],
                     timeout=0.1,
                 )
 
     def snapshot(self) -> PublisherStatistics:
         """Return the statistics, with the current number of unconfirmed messages and the time blocked so far."""
-        self.statistics.unconfirmed = len(self._in_flight) + len(self._awaiting_republish)
+        self.statistics.unconfirmed = len(self._in_flight) + len(list(self._delayed()))
         self._count_blocked()
         return self.statistics
 
     def close(self) -> None:
         """Fail all publishes that wait for a confirm or for room; the outcome of written messages is unknown."""
         self.detach()
-        for pending in self._awaiting_republish:
+        if self._recovery is not None:
+            self._recovery.close()
+        for pending in self._delayed():
             pending.settle(TransportUnavailable("the App stopped before the confirm came", outcome="unknown"))
         self._awaiting_republish.clear()
         for _, waiter in self._waiters:
@@ -449,6 +511,7 @@ class Publisher:
                     continue
             # A return on the lost channel says nothing about this attempt.
             pending.error = None
+            pending.missing = ()
             pending.outgoing.set_header(REPUBLISHED, True)
             self.statistics.republished += 1
             self._write(channel, pending)
@@ -457,12 +520,54 @@ class Publisher:
 
     def _return(self, method: bytes, header: bytes, body: bytes) -> None:
         error, token = returned_message(method, header, body)
-        self.statistics.returned += 1
         message_id = str(error.properties.get("message_id", ""))
         pending = self._by_identity.get(message_id if token is None else (message_id, token))
         if pending is not None:
             pending.error = error
+            if self._recovery is not None and not pending.recovered:
+                pending.missing = self._recovery.after_return(error.exchange, error.routing_key)
+                if pending.missing:
+                    return
+        self._report_return(error)
+
+    def _report_return(self, error: Unroutable) -> None:
+        self.statistics.returned += 1
         self._on_return(error)
+
+    def _delayed(self) -> Iterable[PendingConfirm]:
+        """Return the unconfirmed messages that are not written now: those of a lost channel, and those whose topology is
+        being declared.
+        """
+        return itertools.chain(self._awaiting_republish, self._recovering)
+
+    def _recover(self, pending: PendingConfirm, error: WarrenError) -> None:
+        """Declare the message's missing exchanges, queues and bindings again, then publish it once more.
+
+        :param error: outcome of the publish if they cannot be declared.
+        """
+        assert self._recovery is not None
+        missing, pending.missing = pending.missing, ()
+        pending.recovered = True
+        self._recovering.add(pending)
+
+        def resume(failure: WarrenError | None) -> None:
+            self._recovering.discard(pending)
+            if pending.future.done():
+                return
+            if failure is not None:
+                if isinstance(error, Unroutable):
+                    self._report_return(error)
+                pending.settle(error)
+                return
+            pending.error = None
+            channel = self._channel
+            if channel is None or not channel.usable or self._awaiting_republish:
+                self._awaiting_republish.append(pending)
+            else:
+                self._write(channel, pending)
+
+        outgoing = pending.outgoing
+        self._recovery.declare(outgoing.exchange, outgoing.routing_key, missing, resume)
 
     def _confirm(self, sequence: int, multiple: bool, ack: bool) -> None:
         in_flight, by_identity = self._in_flight, self._by_identity
@@ -476,6 +581,9 @@ class Publisher:
             by_identity.pop(pending.identity, None)
             self._bytes -= len(pending.outgoing.body)
             if ack:
+                if pending.missing and pending.error is not None:
+                    self._recover(pending, pending.error)
+                    continue
                 self.statistics.confirmed += 1
                 pending.settle(pending.error)
             else:
@@ -506,7 +614,7 @@ class Publisher:
         self._timer = None
         now = self._loop.time()
         earliest = None
-        for pending in [*self._in_flight.values(), *self._awaiting_republish]:
+        for pending in [*self._in_flight.values(), *self._delayed()]:
             if pending.future.done():
                 continue
             if pending.deadline > now:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Protocol, Unpack
 
@@ -184,8 +185,10 @@ class Transaction:
                 await self._roll_back(channel)
             else:
                 await self._commit(channel)
-        except BaseException:
+        except BaseException as failure:
             channel.close_in_background()
+            if isinstance(failure, TransactionFailed) and isinstance(channel.close_error, ChannelClosed):
+                await self._declare_missing([channel.close_error])
             raise
         if self._get_unanswered:
             channel.close_in_background()
@@ -194,6 +197,7 @@ class Transaction:
         if error is None:
             self._channels.publisher.committed(len(self._published), [one for one, _ in self._returned])
             if self._returned:
+                await self._declare_missing([each for each, _ in self._returned])
                 raise BatchError(self._report())
 
     async def _commit(self, channel: DataChannel) -> None:
@@ -223,6 +227,13 @@ class Transaction:
         if isinstance(close_error, ChannelClosed) and "partial" not in error_text(close_error):
             return TransactionFailed(f"nothing was committed: {error_text(close_error)}", outcome="refused")
         return TransactionUnknown(f"the commit was sent, and its outcome is not known: {error}")
+
+    async def _declare_missing(self, errors: Sequence[Exception]) -> None:
+        """Declare again what the transaction's messages have missed, so that the next transaction finds it."""
+        assert self._channels is not None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout):
+                await asyncio.gather(*map(self._channels.publisher.declare_missing, errors))
 
     async def _roll_back(self, channel: DataChannel) -> None:
         """Roll back; if that fails, close the channel, which has the same effect. No error is raised."""

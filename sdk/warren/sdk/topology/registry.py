@@ -133,6 +133,7 @@ class TopologyRegistry:
         await self._declare_new(link, items)
 
     async def _declare_new(self, link: ReconnectingRunner, items: list[Declarable]) -> None:
+        items = [*items, *self._bound_to(items)]
         wanted = {identity(item) for item in with_implied_topology(items)}
 
         def declare(runner: MethodRunner) -> Awaitable[None]:
@@ -140,6 +141,58 @@ class TopologyRegistry:
             return self.declare(runner, [item for key, item in resolved.items() if key in wanted])
 
         await link.run(declare)
+
+    def _bound_to(self, items: Iterable[Declarable]) -> list[Declarable]:
+        """Return the registered bindings of these exchanges, and the exchanges and queues that are bound by them.
+
+        An exchange that was deleted and is declared again has lost its bindings. Items that the broker deletes by itself
+        are left out.
+        """
+        sources = {item.name for item in items if isinstance(item, Exchange)}
+        found: list[Declarable] = []
+        for item in self._named.values():
+            if isinstance(item, Binding) and item.source in sources:
+                end = self._named.get(("exchange" if item.to_exchange else "queue", item.destination))
+                if end is not None and not _is_temporary(end):
+                    found += [item, end]
+        return found
+
+    def route(self, exchange: str, key: str) -> tuple[Declarable, ...]:
+        """Return the registered items through which a message with this exchange and routing key passes: the exchange, the
+        queues and exchanges that are bound to it, directly or through others, and all bindings that end at one of them, with
+        their exchanges.
+
+        The result is empty with the policy `never`, and leaves out what the broker deletes by itself: exclusive queues, and
+        items with `auto_delete` or `expires`. Of the routing key only the default exchange makes use: the result
+        has the queues of all keys of another exchange.
+
+        :param exchange: empty for the queue `key`.
+        """
+        if not self.declares:
+            return ()
+        items = self.items()
+        temporary = {identity(item) for item in items if _is_temporary(item)}
+        bindings = [
+            item
+            for item in items
+            if isinstance(item, Binding)
+            and ("exchange" if item.to_exchange else "queue", item.destination) not in temporary
+        ]
+        exchanges, queues = ({exchange}, set[str]()) if exchange else (set[str](), {key})
+        unvisited = list(exchanges)
+        while unvisited:
+            source = unvisited.pop()
+            for binding in bindings:
+                ends = exchanges if binding.to_exchange else queues
+                if binding.source == source and binding.destination not in ends:
+                    ends.add(binding.destination)
+                    if binding.to_exchange:
+                        unvisited.append(binding.destination)
+        sources = {item.source for item in bindings if _is_part_of(item, exchanges, queues)}
+        exchanges |= sources
+        return tuple(
+            item for item in items if identity(item) not in temporary and _is_part_of(item, exchanges, queues)
+        )
 
     def queue(self, name: str) -> Queue:
         """Return the registered queue of that name, otherwise one with defaults."""
@@ -166,7 +219,7 @@ class TopologyRegistry:
         """
         ordered = sorted(items, key=declaration_order)
         if self._policy == "never":
-            await self._check(runner, [item for item in ordered if not isinstance(item, Binding)])
+            await self.check(runner, [item for item in ordered if not isinstance(item, Binding)])
             return
         for item in ordered:
             try:
@@ -198,7 +251,11 @@ class TopologyRegistry:
             differences=found,
         ) from error
 
-    async def _check(self, runner: MethodRunner, items: Iterable[Exchange | Queue]) -> None:
+    async def check(self, runner: MethodRunner, items: Iterable[Exchange | Queue]) -> None:
+        """Check that exchanges and queues exist, with any arguments.
+
+        :raises TopologyMismatch: names those that do not exist.
+        """
         missing = []
         for item in items:
             try:
@@ -223,6 +280,30 @@ def _belongs_to(item: Declarable, queues: set[str]) -> bool:
             return not item.to_exchange and item.destination in queues
         case _:
             return False
+
+
+def _is_temporary(item: Declarable) -> bool:
+    """Return whether the broker deletes the exchange or queue by itself: with its connection, its last consumer or its last
+    binding, or after some time without use.
+    """
+    match item:
+        case Exchange():
+            return item.auto_delete
+        case Queue():
+            return item.exclusive or item.auto_delete or item.expires is not None
+        case Binding():
+            return False
+
+
+def _is_part_of(item: Declarable, exchanges: set[str], queues: set[str]) -> bool:
+    """Return whether the item is one of these exchanges or queues, or a binding that ends at one of them."""
+    match item:
+        case Exchange():
+            return item.name in exchanges
+        case Queue():
+            return item.name in queues
+        case Binding():
+            return item.destination in (exchanges if item.to_exchange else queues)
 
 
 def _only_defaults(item: Declarable) -> bool:
