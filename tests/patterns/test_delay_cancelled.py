@@ -13,7 +13,7 @@ from tests.patterns.conftest import NewApp, OpenStore
 from tests.support.async_client import take_one
 from tests.support.polling import eventually
 from warren.patterns import BinaryDelayQueues, Cancellation, Delay, ListingStore, SqliteStore
-from warren.sdk import App, Command, Event, Queue, Subscription
+from warren.sdk import App, Command, Event, Exchange, Subscription
 
 UNIT = timedelta(milliseconds=50)
 SOON = timedelta(milliseconds=100)
@@ -178,7 +178,7 @@ async def test_an_unroutable_delayed_message_is_dead_lettered_with_the_reason(
     app = new_app()
     delay = Delay(f"{name}.delay", strategy=STRATEGY, store=open_store())
     app.include(delay)
-    app.declare(Queue(f"{name}.target"))
+    app.declare(Exchange(f"{name}.nowhere"))
     async with app:
         await delay.after(b"{}", SOON, exchange=f"{name}.nowhere", key="k", cancel_key="k")
         dead = await take_one(amqp_url, f"{name}.delay.due.dead")

@@ -41,6 +41,10 @@ handshake_timeout = 120000
 """
 """On a busy machine, a client may stand still for longer than the default of ten seconds."""
 
+DEAD_LETTER_RETRY = "-rabbit dead_letter_worker_publisher_confirm_timeout 1000"
+"""Milliseconds after which at-least-once dead-lettering tries a message again that had no target. The default is three
+minutes."""
+
 
 class Installation:
     """An installed RabbitMQ.
@@ -249,7 +253,7 @@ def _environment(folder: Path, epmd_port: int) -> dict[str, str]:
         "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
         "RABBITMQ_PID_FILE": str(folder / "pid"),
         "RABBITMQ_DIST_PORT": str(free_port()),
-        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"-kernel inet_dist_use_interface {{127,0,0,1}} {DEAD_LETTER_RETRY}",
         "ERL_EPMD_PORT": str(epmd_port),
         "ERL_EPMD_ADDRESS": "127.0.0.1",
     }

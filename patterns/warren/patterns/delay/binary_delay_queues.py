@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import Final
 
 from warren.patterns.delay.strategy import EntryPoint
+from warren.patterns.delay.wait_queues import NAME_BYTES, forwarding_queue
 from warren.sdk import Binding, ConfigError, Declarable, Exchange, Queue
 from warren.sdk.extend import Duration, duration
 
-NAME_BYTES: Final = 255
 LEVELS: Final = 28
 
 
@@ -20,10 +20,10 @@ class BinaryDelayQueues:
 
     A delay is rounded up to a binary number of units: the message waits in the queue of each 1 bit, the highest first,
     and skips those of the 0 bits. It takes up to `levels` hops, half as many on average. Each hop adds the broker's own
-    time, so a long delay arrives some milliseconds late. After the last hop an exchange routes the message to its
-    target. If that no longer exists, the exchange's alternate exchange routes the message to a queue whose name ends
-    with `.lost`. Without that queue, at-least-once dead-lettering would keep the message at the head of its queue,
-    where it holds up all others.
+    time, so a long delay arrives some milliseconds late. Then an exchange routes the message to a queue for its target,
+    from which it is dead-lettered to the target. A message whose target no longer exists waits in that queue until the
+    target is declared again, and holds up the messages for this target only. If somebody has deleted the queue for the
+    target, the exchange's alternate exchange routes the message to a queue whose name ends with `.lost`.
 
     :param unit: resolution of delays, which are rounded up. Default 1 s. A smaller unit shortens the longest delay.
     :param levels: number of powers of two, and so of queues with a delay. The longest delay is `(2 ** levels - 1) *
@@ -47,9 +47,9 @@ class BinaryDelayQueues:
 
     def topology(self, name: str) -> Iterator[Declarable]:
         """Yield the exchanges, queues and bindings of the strategy. First come the exchange and queue for messages
-        whose target no longer exists, and the exchange that routes messages to their targets. Then each power of two of
-        the unit, the lowest first, gets a queue that delays messages by that time, and an exchange before it that
-        routes a message into the queue or past it. All their names begin with `name`."""
+        whose way was deleted, and the exchange that routes messages to the queues for their targets. Then each power of
+        two of the unit, the lowest first, gets a queue that delays messages by that time, and an exchange before it
+        that routes a message into the queue or past it. All their names begin with `name`."""
         lost = f"{name}.{self._settings_name}.lost"
         yield Exchange(lost, type="fanout")
         yield Queue(lost, dead_letter_exchange=None)
@@ -81,19 +81,10 @@ class BinaryDelayQueues:
             raise ConfigError(
                 f"the address {address!r} has a word that is a wildcard of topic exchanges, so it cannot be delayed"
             )
-        target = key
-        if exchange:
-            # The routing key still contains the bits. This queue expires messages at once, which dead-letters them to
-            # the exchange with their own key.
-            target = f"{name}.{self._settings_name}.{address}"
-            yield Queue(
-                target,
-                message_ttl=timedelta(0),
-                dead_letter_exchange=exchange,
-                dead_letter_routing_key=key,
-                delivery_limit=None,
-            )
-        yield Binding(self._out(name), target, pattern)
+        # The routing key still contains the bits, so the message cannot go to its target directly.
+        forwarding = forwarding_queue(f"{name}.{self._settings_name}", exchange, key)
+        yield forwarding
+        yield Binding(self._out(name), forwarding.name, pattern)
 
     def entry(self, name: str, exchange: str, key: str, delay: timedelta) -> EntryPoint:
         units = -(-delay // self._unit)
@@ -113,7 +104,7 @@ class BinaryDelayQueues:
 
 def _routing_suffix(exchange: str, key: str) -> str:
     # The first word distinguishes a queue from an exchange of so many words, so that no two addresses are equal.
-    return f"x{exchange.count('.') + 1}.{exchange}.{key}" if exchange else f"q.{key}"
+    return f"x{exchange.count('.') + 1}.{exchange}.{key}" if exchange else f"t.{key}"
 
 
 __all__ = ["BinaryDelayQueues"]

@@ -33,6 +33,7 @@ from warren.sdk import (
     DeadLetter,
     Declarable,
     Delivery,
+    Exchange,
     Message,
     PublishError,
     Queue,
@@ -130,6 +131,10 @@ class Delay:
         self._due = Queue(f"{name}.due")
         self._app: App | None = None
         self._ensured: set[object] = set()
+        """Message classes and addresses whose exchanges, queues and bindings have been declared. The App declares them again
+        if they are missing later."""
+        self._checked: set[tuple[str, str]] = set()
+        """Addresses that existed when the first message for them was delayed."""
         self._declaring = asyncio.Lock()
 
     @property
@@ -172,8 +177,8 @@ class Delay:
     ) -> None:
         """Publish `message` so that it arrives after `delay`, at least once. Return when the broker has confirmed it.
 
-        The target may be deleted during the delay. The message then ends in a queue for lost messages, whose name
-        begins with that of this `Delay` and ends with `.lost`.
+        The target may be deleted during the delay. The message then waits in a queue of the strategy until the target is
+        declared again; RabbitMQ tries it every three minutes.
 
         :param delay: a `timedelta`, seconds, or a text such as `7m`.
         :param exchange: target exchange, with the routing key `key`; empty for the queue `key`. By default the message
@@ -182,7 +187,8 @@ class Delay:
             Another message with the same `cancel_key` replaces it.
         :raises ConfigError: the delay is longer than `longest`, the address is too long or missing, or there is a
             `cancel_key` but no store.
-        :raises TopologyMismatch: the target queue or exchange does not exist now.
+        :raises TopologyMismatch: the target queue or exchange did not exist when this process delayed its first message
+            for it.
         :raises StoreUnavailable: the store did not answer, so the message was not published; a record of it may exist.
         :raises PublishError: the broker did not confirm the message: it was refused or unroutable, or no confirm came.
         """
@@ -194,6 +200,10 @@ class Delay:
             return
         target = await self._resolve_target(app, message, exchange, key)
         headers: dict[str, Any] = {ORIGIN_EXCHANGE: target[0], ORIGIN_KEY: target[1]}
+        if target not in self._checked:
+            if cancel_key is None:
+                list(self._strategy.target_topology(self.name, *target))  # Refuses what cannot be delayed.
+            await self._check_exists(app, *target)
         if cancel_key is None:
             entry = await self._entry_point(app, *target, delay)
             await self._publish(app, message, entry, headers, message_id)
@@ -358,13 +368,22 @@ class Delay:
         if isinstance(message, Message) and key is None:
             kind = type(message)
             if kind.wire_key is not None:
-                exchange, key = kind.wire_exchange, kind.wire_key
                 await self._ensure_declared(app, kind, kind.required_topology)
+                self._checked.add((kind.wire_exchange, kind.wire_key))
+                return kind.wire_exchange, kind.wire_key
         if key is None:
             raise ConfigError(
                 "a delayed message needs an address: use a message class, or give key= (and exchange=)"
             )
         return exchange or "", key
+
+    async def _check_exists(self, app: App, exchange: str, key: str) -> None:
+        """Check that the target of delayed messages exists.
+
+        :raises TopologyMismatch: it does not exist.
+        """
+        await app.check_now(Exchange(exchange) if exchange else Queue(key))
+        self._checked.add((exchange, key))
 
     async def _entry_point(self, app: App, exchange: str, key: str, delay: timedelta) -> EntryPoint:
         """Return the exchange, routing key and headers with which to publish the message so that it is delayed. Before

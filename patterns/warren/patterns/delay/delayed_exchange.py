@@ -7,22 +7,25 @@ from datetime import timedelta
 from typing import Final
 
 from warren.patterns.delay.strategy import EntryPoint
+from warren.patterns.delay.wait_queues import forwarding_queue
 from warren.sdk import Binding, Declarable, Exchange, Queue
 from warren.sdk.extend import milliseconds
 
-TARGET_HEADER: Final = "warren-delay-to"
+TARGET_HEADER: Final = "warren-delay-target"
 
 
 class DelayedExchange:
     """Delay strategy for Warren's broker, and for RabbitMQ before 4.3 with the plugin
     `rabbitmq_delayed_message_exchange`.
 
-    A message takes one hop; delays are exact to the millisecond. RabbitMQ's plugin keeps waiting messages on the disk
+    A message takes two hops; delays are exact to the millisecond. RabbitMQ's plugin keeps waiting messages on the disk
     of one node, is not made for hundreds of thousands of messages, and ends with RabbitMQ 4.3 (the plugin's README;
     RabbitMQ 4.3's release notes): choose it where the broker is Warren's. A broker without this exchange type closes
     the connection.
 
-    A message whose target no longer exists ends in the queue `<name>.lost`, where `<name>` is the name of the `Delay`.
+    The second hop is a queue for the target, from which messages are dead-lettered to it. A message whose target no longer
+    exists waits there until the target is declared again. If somebody has deleted that queue, the message ends in the
+    queue `<name>.lost`, where `<name>` is the name of the `Delay`.
     """
 
     ignores_returns: bool = True
@@ -42,9 +45,11 @@ class DelayedExchange:
         )
 
     def target_topology(self, name: str, exchange: str, key: str) -> Iterator[Declarable]:
-        # Bound by a header, so that the routing key remains the one that the target exchange needs.
+        forwarding = forwarding_queue(_exchange(name), exchange, key)
+        yield forwarding
+        # Bound by a header, because a header may be longer than a routing key and has no wildcards.
         arguments = {"x-match": "all", TARGET_HEADER: _target_header(exchange, key)}
-        yield Binding(_exchange(name), exchange or key, arguments=arguments, to_exchange=bool(exchange))
+        yield Binding(_exchange(name), forwarding.name, arguments=arguments)
 
     def entry(self, name: str, exchange: str, key: str, delay: timedelta) -> EntryPoint:
         return EntryPoint(
