@@ -135,6 +135,27 @@ async def test_what_was_deleted_under_a_running_app_is_declared_again(
     assert (statistics.returned, statistics.nacked, statistics.timed_out, statistics.unconfirmed) == (0,) * 4
 
 
+async def test_the_first_publish_of_an_event_binds_the_queues_of_the_app_to_its_deleted_exchange(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
+    """An event without an audience is published although no queue takes it, so that nobody would notice."""
+
+    class Packed(Event, exchange=f"{name}.events", key="packed"):
+        number: int
+
+    app = make_app()
+    seen: list[int] = []
+
+    @app.handle(Packed, queue=f"{name}.listeners")
+    async def packed(event: Packed) -> None:
+        seen.append(event.number)
+
+    async with app:
+        await exchange(amqp_client, name)
+        await app.publish(Packed(number=1))
+        await eventually(lambda: seen == [1], "the event is handled")
+
+
 async def test_a_sender_declares_the_deleted_queue_of_a_command_again(
     make_app: MakeApp, amqp_client: AsyncClient, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
