@@ -197,9 +197,10 @@ async def test_a_queue_that_the_broker_deletes_by_itself_is_not_declared_again(
         await app.publish(b"", key=f"{name}.short")
         await app.publish(b"", exchange=f"{name}.events", key="k")
         await amqp_client.channel.queue_delete(f"{name}.short")
-        for address in ({"key": f"{name}.short"}, {"exchange": f"{name}.events", "key": "k"}):
-            with pytest.raises(Unroutable):
-                await app.publish(b"", **address)
+        with pytest.raises(Unroutable):
+            await app.publish(b"", key=f"{name}.short")
+        with pytest.raises(Unroutable):
+            await app.publish(b"", exchange=f"{name}.events", key="k")
 
 
 async def test_with_declare_never_a_deleted_queue_is_not_declared(
