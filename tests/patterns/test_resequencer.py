@@ -220,7 +220,7 @@ async def test_sequence_numbers_of_a_key_are_consecutive_over_processes(
 
 
 async def test_invalid_arguments_raise_config_errors(one_store: ListingStore, new_app: NewApp) -> None:
-    with pytest.raises(ConfigError, match="window \\(0\\)"):
+    with pytest.raises(ConfigError, match="window must be at least 1, not 0"):
         Resequencer("q", store=one_store, window=0)
     with pytest.raises(ConfigError, match="shorter than gap_timeout"):
         Resequencer("q", store=one_store, gap_timeout=timedelta(milliseconds=1))

@@ -14,7 +14,7 @@ from warren.sdk.app.health_probe import ProbeServer
 from warren.sdk.app.middleware import CallNext
 from warren.sdk.app.serve import StopRequest, serve
 from warren.sdk.app.testing_hooks import override_for_test
-from warren.sdk.choices import check_choice
+from warren.sdk.choices import check_choice, check_number, check_whole_number
 from warren.sdk.clock import AppClock, SystemClock, poll_at
 from warren.sdk.consume.dead_letters import (
     DEAD_ERROR,
@@ -24,7 +24,7 @@ from warren.sdk.consume.dead_letters import (
     DEAD_TIME,
     DEATHS,
 )
-from warren.sdk.consume.delivery import ATTEMPT, FIRST_PUBLISHED, Delivery, current_delivery
+from warren.sdk.consume.delivery import ATTEMPT, FIRST_PUBLISHED, Delivery, count_in, current_delivery
 from warren.sdk.consume.handlers.decorator_arguments import check_decorated, check_idempotency
 from warren.sdk.consume.handlers.signature import check_async
 from warren.sdk.consume.retry import check_retry_policy
@@ -108,8 +108,11 @@ __all__ = [
     "check_choice",
     "check_decorated",
     "check_idempotency",
+    "check_number",
     "check_retry_policy",
+    "check_whole_number",
     "compare_asyncapi",
+    "count_in",
     "current_delivery",
     "decode",
     "duration",

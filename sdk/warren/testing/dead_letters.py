@@ -9,7 +9,6 @@ from uuid import uuid4
 
 from warren.sdk import DEAD_LETTER_EXCHANGE, App, Binding, Declarable, Delivery, Exchange, Message, Queue
 from warren.sdk.extend import DEAD_ERROR, DEAD_REASON, decode
-from warren.wire.field_tables import TableError
 
 Content = TypeVar("Content", bound=Message)
 
@@ -36,10 +35,7 @@ class DeadLettered:
     @classmethod
     def of(cls, delivery: Delivery) -> DeadLettered:
         """Return the description of a dead letter that was delivered, read from its headers."""
-        try:
-            headers = delivery.headers
-        except TableError:
-            headers = {}
+        headers = delivery.readable_headers
         own = headers.get(DEAD_REASON)
         error = headers.get(DEAD_ERROR)
         return cls(

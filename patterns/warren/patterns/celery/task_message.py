@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from warren.patterns.celery import kombu_json
 from warren.sdk import Delivery
+from warren.sdk.extend import count_in
 
 JSON: Final = "application/json"
 REPR_CHARACTERS: Final = 1024
@@ -166,7 +167,7 @@ def unread_request(delivery: Delivery) -> CeleryRequest | None:
         task=name,
         args=(),
         kwargs={},
-        retries=retries if isinstance(retries, int) else 0,
+        retries=count_in(retries, 0),
         eta=None,
         expires=None,
         root_id=_text(headers, "root_id") or identity,

@@ -11,6 +11,7 @@ from warren.patterns.dead_letters.parked_message import ParkedMessage
 from warren.patterns.dead_letters.parking_lot import ParkingLot
 from warren.patterns.dead_letters.replay import publish_again
 from warren.sdk import App, ConfigError, Delivery
+from warren.sdk.extend import count_in
 
 EDITED: Final = "warren-edited"
 """Header of a message that was edited before its replay: number of times that it was edited."""
@@ -81,8 +82,7 @@ async def replay_edited(
     :raises WarrenError: the message could not be published; it is still in the dead letter queue.
     """
     edited = edit.apply(message.delivery)
-    before = message.delivery.headers.get(EDITED)
-    count = before + 1 if isinstance(before, int) else 1
+    count = count_in(message.delivery.readable_headers.get(EDITED), 0) + 1
     await publish_again(app, message, to_exchange, delivery=edited, headers={**edit.headers, EDITED: count})
     lot.remove(message)
 
@@ -97,7 +97,7 @@ def _check_body(body: bytes, delivery: Delivery, properties: Mapping[str, Any]) 
         raise ConfigError(
             f"the body cannot be edited: it is encoded ({encoding}); publish a new message, and discard this one"
         )
-    if "warren-signature" in delivery.headers:
+    if "warren-signature" in delivery.readable_headers:
         raise ConfigError(
             "the body cannot be edited: the message is signed; publish a new message, and discard this one"
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from warren.sdk import Delivery
+from warren.sdk import Delivery, Undecodable
 from warren.sdk.extend import (
     DEAD_ERROR,
     DEAD_FIRST_TIME,
@@ -18,9 +18,9 @@ from warren.sdk.extend import (
     DEAD_TIME,
     DEATHS,
     ORIGIN_EXCHANGE,
+    count_in,
     origin,
 )
-from warren.wire.field_tables import TableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,10 @@ class ParkedMessage:
 
         :param delivery_tag: tag with which the delivery can be acknowledged.
         """
-        try:
-            headers = delivery.headers
-            exchange, key = origin(delivery)
-        except TableError:  # An unreadable header table must not stop the reading of other messages.
-            headers, exchange, key = {}, delivery.exchange, delivery.routing_key
-        before, first = _int(headers.get(DEATHS)) or 0, _int(headers.get(DEAD_FIRST_TIME))
+        # An unreadable header table must not stop the reading of other messages.
+        headers = delivery.readable_headers
+        exchange, key = origin(delivery)
+        before, first = count_in(headers.get(DEATHS), 0), _int(headers.get(DEAD_FIRST_TIME))
         if DEAD_REASON in headers:
             last = _int(headers.get(DEAD_TIME))
             return cls(
@@ -88,7 +86,7 @@ class ParkedMessage:
             error="",
             exchange=exchange,
             key=key,
-            deaths=before + (_int(death.get("count")) or 0),
+            deaths=before + count_in(death.get("count"), 0),
             first_death=_instant(first if first is not None else last),
             last_death=_instant(last),
         )
@@ -129,7 +127,7 @@ class ParkedMessage:
         delivery = self.delivery
         try:
             headers = {printable(name): _json_value(value) for name, value in delivery.headers.items()}
-        except ValueError as error:
+        except Undecodable as error:
             headers = {"unreadable": str(error)}
         properties = {name: value for name, value in delivery.properties.items() if name != "message_id"}
         details = {**self.as_dict(), "properties": properties, "headers": headers}

@@ -22,6 +22,9 @@ from warren.sdk.extend import (
     DEATHS,
     ORIGIN_EXCHANGE,
     ORIGIN_KEY,
+    check_number,
+    check_whole_number,
+    count_in,
 )
 
 REPLAYED: Final = "warren-replayed"
@@ -94,14 +97,15 @@ async def replay(
 
     :param app: App that publishes the messages.
     :param selection: conditions that a message must fulfil to be replayed; None replays every message.
-    :param rate: largest number of messages per second.
-    :param limit: largest number of messages to replay.
+    :param rate: largest number of messages per second, above 0; None for no limit.
+    :param limit: largest number of messages to replay, at least 1; None for no limit.
     :param dry_run: change nothing; `matched` in the result is the number of messages that would be replayed.
     :param to_exchange: publish to the exchange and the routing key of the first publish instead. An event reaches all
         queues again, including those that had handled it: protect their handlers with `Once`. Keys in the headers CC
         and BCC do not count.
     :param progress: called with the number of messages read so far.
     """
+    _check_rate(rate)
     result = SelectionResult()
     slots = asyncio.Semaphore(IN_FLIGHT)
 
@@ -142,11 +146,12 @@ async def discard(
     """Delete the selected messages from the dead letter queue, and return how many were read, matched and deleted.
 
     :param selection: conditions that a message must fulfil to be deleted; None deletes every message.
-    :param rate: largest number of messages per second.
-    :param limit: largest number of messages to delete.
+    :param rate: largest number of messages per second, above 0; None for no limit.
+    :param limit: largest number of messages to delete, at least 1; None for no limit.
     :param dry_run: delete nothing; `matched` in the result is the number of messages that would be deleted.
     :param progress: called with the number of messages read so far.
     """
+    _check_rate(rate)
     result = SelectionResult()
     async for message in _selected(lot, selection, result, limit, progress):
         if not dry_run:
@@ -163,6 +168,8 @@ async def _selected(
     limit: int | None,
     progress: Progress | None,
 ) -> AsyncIterator[ParkedMessage]:
+    if limit is not None:
+        check_whole_number("limit", limit)
     now = datetime.now(UTC)
     selection = selection or DeadLetterSelection()
     async for message in lot:
@@ -191,11 +198,11 @@ async def publish_again(
     :param headers: further headers to set; a value of None removes the header.
     """
     delivery = delivery or message.delivery
-    replayed = message.delivery.headers.get(REPLAYED)
+    replayed = count_in(message.delivery.readable_headers.get(REPLAYED), 0)
     first = message.first_death
     changed: dict[str, Any] = {
         **(headers or {}),
-        REPLAYED: replayed + 1 if isinstance(replayed, int) else 1,
+        REPLAYED: replayed + 1,
         DEATHS: message.deaths or None,
         DEAD_FIRST_TIME: None if first is None else int(first.timestamp() * 1000),
         ORIGIN_EXCHANGE: message.exchange,
@@ -206,6 +213,11 @@ async def publish_again(
         (message.exchange, message.key) if to_exchange or not message.queue else ("", message.queue)
     )
     await app.forward(delivery, exchange=exchange, key=key, headers=changed)
+
+
+def _check_rate(rate: float | None) -> None:
+    if rate is not None:
+        check_number("rate", rate, above=True)
 
 
 async def _pace(rate: float | None) -> None:

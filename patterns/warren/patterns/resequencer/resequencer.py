@@ -46,7 +46,15 @@ from warren.sdk import (
     SystemClock,
     current_delivery,
 )
-from warren.sdk.extend import Duration, check_async, check_decorated, duration, optional_duration, seconds
+from warren.sdk.extend import (
+    Duration,
+    check_async,
+    check_decorated,
+    check_whole_number,
+    duration,
+    optional_duration,
+    seconds,
+)
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -111,10 +119,10 @@ class Resequencer:
         keep: Duration = timedelta(days=7),
         patience: Duration = timedelta(minutes=1),
     ) -> None:
-        if window < 1 or concurrency < 1:
-            raise ConfigError(
-                f"Resequencer {queue}: window ({window}) and concurrency ({concurrency}) must be at least 1"
-            )
+        check_whole_number(f"Resequencer {queue}: window", window)
+        check_whole_number(f"Resequencer {queue}: concurrency", concurrency)
+        if first is not None:
+            check_whole_number(f"Resequencer {queue}: first", first, -(2**63), 2**63 - 1)
         again_after, keep = (
             duration(again_after, "Resequencer: again_after"),
             duration(keep, "Resequencer: keep"),
@@ -426,7 +434,7 @@ class Resequencer:
         headers = delivery.headers
         key = headers.get(SEQUENCE_KEY) if self._key is None else self._key(message)
         number = headers.get(SEQUENCE) if self._number is None else self._number(message)
-        if not isinstance(key, str) or not isinstance(number, int):
+        if not isinstance(key, str) or not isinstance(number, int) or isinstance(number, bool):
             raise DeadLetter(
                 f"the message has no number: publish it with the headers {SEQUENCE_KEY} and {SEQUENCE} (see SequenceNumbers)"
             )

@@ -71,6 +71,8 @@ from warren.sdk.extend import (
     as_json_text,
     by_wire_name,
     check_decorated,
+    check_whole_number,
+    count_in,
     duration,
     from_json_text,
     seconds,
@@ -156,6 +158,8 @@ class Saga(Generic[Data]):
             raise ConfigError(
                 f"Saga {name}: keep ({keep}), longest ({longest}) and early_after ({early_after}) must be at least 1 ms"
             )
+        check_whole_number(f"Saga {name}: early_attempts", early_attempts, 0)
+        check_whole_number(f"Saga {name}: concurrency", concurrency)
         self.name: str = name
         self.statistics: SagaStatistics = SagaStatistics()
         """Counters of what this object has done in this process."""
@@ -395,7 +399,7 @@ class Saga(Generic[Data]):
             # up the delivery limit. The message returns as a repeated one, and then pending messages are published.
             log.warning("event=saga.message_postponed name=%s key=%s error=%s", self.name, key, error)
             self.statistics.postponed += 1
-            await self._delay(delivery, delivery.headers.get(EARLY, 0))
+            await self._delay(delivery, count_in(delivery.headers.get(EARLY), 0))
             return
         if result.outcome is MessageOutcome.UNEXPECTED:
             await self._unexpected(key, result.instance, message, delivery)
@@ -453,7 +457,7 @@ class Saga(Generic[Data]):
     async def _unexpected(
         self, key: str, held: SagaInstance | None, message: Message, delivery: Delivery
     ) -> None:
-        attempt = int(delivery.headers.get(EARLY, 0)) + 1
+        attempt = count_in(delivery.headers.get(EARLY), 0) + 1
         lost = held is None and isinstance(message, _Due)
         if attempt <= self._early_attempts and not lost and (held is None or not held.ended):
             self.statistics.delayed += 1

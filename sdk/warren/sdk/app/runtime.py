@@ -367,7 +367,7 @@ class Runtime:
             concurrency=endpoint.options.concurrency,
             process=endpoint.process,
             telemetry=self._consume_telemetry,
-            key=endpoint.ordering_key if endpoint.options.ordered_by is not None else None,
+            key=endpoint.ordering_key,
             recover=self._redeclare,
             on_change=self._update_state,
         )

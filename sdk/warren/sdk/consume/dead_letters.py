@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
-from warren.sdk.consume.delivery import Delivery
+from warren.sdk.consume.delivery import Delivery, count_in
 from warren.sdk.errors import ConfigError
 from warren.sdk.messages.forwarding import BROKER_HEADERS, ORIGIN_EXCHANGE, ORIGIN_KEY, copy, fields, origin
 from warren.sdk.publish.outgoing import Outgoing
@@ -25,6 +25,8 @@ DEAD_FIRST_TIME = "warren-dead-first-time"
 DEATHS = "warren-deaths"
 """Header of a dead letter: number of its deaths."""
 ERROR_CHARACTERS = 2000
+LATEST_TIME: Final = 253_402_300_799_999
+"""End of the year 9999 in Unix milliseconds; a later first time was not written by an App."""
 BRIEF_ERROR_CHARACTERS = 200
 """Characters of the error in a copy that is not whole."""
 
@@ -64,9 +66,9 @@ def dead_letter_copy(
     """
     assert queue.dead_letter_exchange is not None
     kept = fields(delivery)
-    known = delivery.headers if kept else {}
+    known = delivery.readable_headers
     first, deaths = known.get(DEAD_FIRST_TIME), known.get(DEATHS)
-    address = origin(delivery) if kept else (delivery.exchange, delivery.routing_key)
+    address = origin(delivery)
     time = int(now * 1000)
     if size is CopySize.BRIEF:
         kept = {name: field for name, field in kept.items() if name not in BROKER_HEADERS}
@@ -77,8 +79,8 @@ def dead_letter_copy(
         DEAD_REASON: reason,
         DEAD_QUEUE: queue.name,
         DEAD_TIME: time,
-        DEAD_FIRST_TIME: first if isinstance(first, int) else time,
-        DEATHS: deaths + 1 if isinstance(deaths, int) else 1,
+        DEAD_FIRST_TIME: first if _is_time(first) else time,
+        DEATHS: count_in(deaths, 0) + 1,
         ORIGIN_EXCHANGE: address[0],
         ORIGIN_KEY: address[1],
     }
@@ -87,6 +89,11 @@ def dead_letter_copy(
         headers[DEAD_ERROR] = f"{type(error).__name__}: {error}"[:longest]
     key = delivery.routing_key if queue.dead_letter_key is None else queue.dead_letter_key
     return copy(delivery, queue.dead_letter_exchange, key, headers)
+
+
+def _is_time(value: object) -> bool:
+    """Return whether a header is a time in Unix milliseconds; any client can write another number into it."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LATEST_TIME
 
 
 async def publish_fitting(

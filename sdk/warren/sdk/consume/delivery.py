@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
+from warren.sdk.errors import Undecodable
 from warren.sdk.messages.message_ids import milliseconds_of
 from warren.wire import field_tables
 from warren.wire.delivery_scanner import decode_content_header, decode_deliver, is_utf8
@@ -23,6 +24,19 @@ CAUSE = "warren-cause"
 RETURN_TOKEN = "warren-token"
 """Header with a number that distinguishes returned messages with the same message id. Set only while another publish
 with the same message id is in flight on the channel."""
+
+LARGEST_COUNT: Final = 2**31 - 1
+"""Largest number that a header which counts something may have; each client can write any number of 64 bits."""
+
+
+def count_in(value: object, default: int) -> int:
+    """Return the value of a header that counts something, such as `warren-attempt`.
+
+    :param default: result for a value that is no count: not a whole number, negative, or above 2^31-1.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_COUNT:
+        return int(value)
+    return default
 
 
 class Delivery:
@@ -137,10 +151,30 @@ class Delivery:
     def headers(self) -> Mapping[str, Any]:
         """The header table. Timestamps are integers (Unix seconds), decimals are
         `Decimal`; a string that is not UTF-8 is `bytes`.
+
+        :raises Undecodable: if the table is malformed or nested deeper than 64 tables and arrays. A handler that lets this
+            error pass dead-letters its message as undecodable.
         """
         if self._headers is None:
-            self._headers = {name: _readable(field.value) for name, field in self.fields().items()}
+            try:
+                self._headers = _readable_values(self.fields())
+            except field_tables.TableError as error:
+                raise Undecodable(ValueError(f"the headers cannot be read: {error}")) from None
         return self._headers
+
+    @property
+    def readable_headers(self) -> Mapping[str, Any]:
+        """The header table, as far as it can be read: without its tables and arrays if one of them is malformed, and
+        empty if the table itself is. For what is read before the handler runs, and must not fail.
+        """
+        try:
+            return self.headers
+        except Undecodable:
+            try:
+                outer = field_tables.decode_outer_fields(self._table)
+            except field_tables.TableError:
+                return {}
+            return _readable_values({name: field for name, field in outer.items() if field.kind not in "AF"})
 
     def fields(self) -> dict[str, field_tables.Field]:
         """Return the headers by name, each with its AMQP type and its bytes as received, so that they can be forwarded
@@ -152,10 +186,15 @@ class Delivery:
             return field_tables.decode_fields(self._table)
         return {name: field_tables.field_of(value) for name, value in self._headers.items()}
 
-    @property
-    def may_have_trace_context(self) -> bool:
-        """True if the headers may contain a trace context. Checked without decoding them."""
-        return b"traceparent" in self._table if self._table else bool(self._headers)
+    def may_have_header(self, names: Iterable[bytes]) -> bool:
+        """Return False if the message has no header with one of these names. Checked without decoding the headers."""
+        table = self._table
+        if not table:
+            return bool(self._headers)
+        for name in names:  # noqa: SIM110 - a generator takes three times as long
+            if name in table:
+                return True
+        return False
 
     @property
     def message_id(self) -> str | None:
@@ -170,14 +209,14 @@ class Delivery:
     @property
     def offset(self) -> int | None:
         """The message's offset in its stream; None if it does not come from a stream."""
-        value = self.headers.get(STREAM_OFFSET)
+        value = self.readable_headers.get(STREAM_OFFSET)
         return value if isinstance(value, int) else None
 
     @property
     def attempt(self) -> int:
         """Number of this delivery attempt: 1, plus one for each delayed retry."""
-        value = self.headers.get(ATTEMPT, 1)
-        return value if isinstance(value, int) else 1
+        # Any client can write this header. A number that no App writes counts as none.
+        return max(1, count_in(self.readable_headers.get(ATTEMPT), 1))
 
     @property
     def first_published(self) -> datetime | None:
@@ -185,7 +224,7 @@ class Delivery:
 
         Read from the header `warren-first-published`, else from the message id if it is a UUID version 7.
         """
-        value = self.headers.get(FIRST_PUBLISHED)
+        value = self.readable_headers.get(FIRST_PUBLISHED)
         if not isinstance(value, int):
             value = milliseconds_of(self.message_id or "")
         try:
@@ -197,7 +236,7 @@ class Delivery:
     @property
     def republished(self) -> bool:
         """True if the publisher sent the message again after a lost connection: it may be a duplicate."""
-        return bool(self.headers.get(REPUBLISHED, False))
+        return bool(self.readable_headers.get(REPUBLISHED, False))
 
     @property
     def cause(self) -> str | None:
@@ -206,7 +245,7 @@ class Delivery:
 
         Read from the header `warren-cause`, which delays, retries, dead-lettering and replays keep.
         """
-        value = self.headers.get(CAUSE)
+        value = self.readable_headers.get(CAUSE)
         return value if isinstance(value, str) else None
 
     def __repr__(self) -> str:
@@ -215,6 +254,10 @@ class Delivery:
     def _check(self, name: str, text: str) -> None:
         if self.text_error is None and not is_utf8(text):
             self.text_error = f"the {name.replace('_', ' ')} is not valid UTF-8"
+
+
+def _readable_values(fields: Mapping[str, field_tables.Field]) -> dict[str, Any]:
+    return {name: _readable(field.value) for name, field in fields.items()}
 
 
 def _readable(value: field_tables.Value) -> Any:

@@ -14,6 +14,7 @@ from warren.sdk.consume.handler_report import HandlerReport, HandlerStatistics
 from warren.sdk.consume.handlers.handler_spec import HandlerSpec
 from warren.sdk.consume.handling_log import log_handling
 from warren.sdk.consume.settlement import Send, Settlement, Settler
+from warren.sdk.consume.workers import OrderingKey
 from warren.sdk.errors import ConfigError
 from warren.sdk.logger import log
 from warren.sdk.messages.codec import decode
@@ -165,7 +166,14 @@ class Endpoint:
             return await settler.reply(handler, delivery, result)
         return Settlement.ACK
 
-    def ordering_key(self, delivery: Delivery) -> Hashable:
+    @property
+    def ordering_key(self) -> OrderingKey | None:
+        """The `ordered_by` key of the deliveries; None without this option."""
+        if self.options.ordered_by is None:
+            return None
+        return OrderingKey(self._ordering_key, self.report.key_unreadable)
+
+    def _ordering_key(self, delivery: Delivery) -> Hashable:
         """Return the `ordered_by` key of a delivery, or None if it cannot be computed.
 
         Handle middlewares run later and do not affect the key. Deliveries whose key cannot be computed share the key
@@ -174,16 +182,18 @@ class Endpoint:
         ordered_by = self.options.ordered_by
         try:
             if isinstance(ordered_by, str):
-                return delivery.headers.get(ordered_by)
+                key: Hashable = delivery.headers.get(ordered_by)
+                return key
             handler = self._handler_for(delivery)
             if handler is None or ordered_by is None:
                 return None
-            key = ordered_by(decode(handler.kind, delivery))
-            hash(key)
-        except Exception as error:
+            return ordered_by(decode(handler.kind, delivery))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            # A function of the user's runs here, for each message as it arrives: an error would end the connection.
             self.report.key_unreadable(delivery, error)
             return None
-        return key
 
     def _handler_for(self, delivery: Delivery) -> HandlerSpec | None:
         """Return the handler for the delivery's `type` property, or None if no handler is registered for it.

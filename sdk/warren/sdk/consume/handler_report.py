@@ -191,15 +191,21 @@ class HandlerReport:
         log.error("event=reply.refused queue=%s error=%s", delivery.queue, error)
         self.statistics.error_replies += 1
 
-    def key_unreadable(self, delivery: Delivery, error: Exception) -> None:
-        """Log the first message of the queue whose `ordered_by` key cannot be computed; ignore further ones."""
+    def key_unreadable(self, delivery: Delivery, error: BaseException) -> None:
+        """Log the first message of the queue whose `ordered_by` key cannot be computed or compared; ignore further ones."""
         if not self._key_error_logged:
             self._key_error_logged = True
-            log.warning("event=ordering_key.failed queue=%s error=%s", delivery.queue, error)
+            log.warning(
+                "event=ordering_key.failed queue=%s message_id=%s error_type=%s error=%s",
+                delivery.queue, delivery.message_id, type(error).__name__, _one_line(error),
+            )  # fmt: skip
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    try:
+        return " ".join(str(error).split())
+    except Exception:
+        return "its text cannot be shown"
 
 
 def _destination(queue: Queue) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from functools import partial
 
@@ -15,7 +15,7 @@ from tenacity import AsyncRetrying, retry_if_exception
 from warren.sdk.consume.circuit_breaker import Circuit
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.settlement import OPERATIONS, Settlement
-from warren.sdk.consume.workers import ConsumerStatistics, Job, Process, Workers
+from warren.sdk.consume.workers import ConsumerStatistics, Job, OrderingKey, Process, Workers
 from warren.sdk.durations import Duration, seconds
 from warren.sdk.errors import ConfigError, TransportUnavailable, WarrenError
 from warren.sdk.logger import log
@@ -61,8 +61,8 @@ class Subscription:
     :param concurrency: deliveries that are handled at the same time.
     :param process: handles one delivery and returns its settlement; if it is
         cancelled, the message goes back to the queue.
-    :param key: returns the ordering key of a delivery; deliveries with the same key are
-        handled one at a time. None without ordering by key.
+    :param key: ordering key of a delivery; deliveries with the same key are handled one at a time. None without ordering
+        by key.
     :param recover: declares the topology again; called when the queue may have been deleted.
     :param on_change: called after each change of `mode`, `active` or `error`.
     :ivar circuit: the circuit breaker, or None.
@@ -77,7 +77,7 @@ class Subscription:
         prefetch: int,
         concurrency: int,
         process: Process,
-        key: Callable[[Delivery], Hashable] | None,
+        key: OrderingKey | None,
         recover: Callable[[], Awaitable[None]],
         on_change: Callable[[], None],
         telemetry: ConsumeTelemetry | None = None,

@@ -46,6 +46,17 @@ class Job(NamedTuple):
     delivery: Delivery
 
 
+class OrderingKey(NamedTuple):
+    """Ordering by key: the two functions that it needs.
+
+    :ivar of: returns the ordering key of a delivery.
+    :ivar unusable: reports a delivery whose key has no hash or cannot be compared, with the error.
+    """
+
+    of: Callable[[Delivery], Hashable]
+    unusable: Callable[[Delivery, BaseException], None]
+
+
 Process = Callable[[Delivery, int], Awaitable[Settlement]]
 """Function that handles a delivery, given with its delivery tag, and returns the settlement."""
 
@@ -56,8 +67,8 @@ class Workers:
     :param concurrency: number of tasks.
     :param process: handles one delivery and returns its settlement; if it is
         cancelled, the message goes back to the queue.
-    :param key: returns the ordering key of a delivery; deliveries with the same key are
-        handled one at a time. None without ordering by key.
+    :param key: ordering key of a delivery; deliveries with the same key are handled one at a time. None without ordering
+        by key.
     :param settle: called with each handled delivery (a `Job`) and its settlement.
     :param statistics: object in which running and stale deliveries are counted.
     :param is_shutting_down: returns True while the subscription stops or the program
@@ -69,7 +80,7 @@ class Workers:
         queue: str,
         concurrency: int,
         process: Process,
-        key: Callable[[Delivery], Hashable] | None,
+        key: OrderingKey | None,
         settle: Callable[[Job, Settlement], None],
         statistics: ConsumerStatistics,
         is_shutting_down: Callable[[], bool],
@@ -82,7 +93,11 @@ class Workers:
         self._ready: deque[Job] = deque()
         """Deliveries that a free worker may handle: they need not wait for another one with the same key."""
         self._ordering: KeyedOrdering[Job] | None = (
-            None if key is None else KeyedOrdering(lambda job: key(job.delivery))
+            None
+            if key is None
+            else KeyedOrdering(
+                lambda job: key.of(job.delivery), lambda job, error: key.unusable(job.delivery, error)
+            )
         )
         self._idle_workers: deque[asyncio.Future[None]] = deque()
         """A future for each worker that waits for a job."""

@@ -50,7 +50,7 @@ def origin(delivery: Delivery) -> Address:
 
     They are read from the headers of a forwarded message; without these headers, they are those of the delivery.
     """
-    headers = delivery.headers
+    headers = delivery.readable_headers
     exchange, key = headers.get(ORIGIN_EXCHANGE), headers.get(ORIGIN_KEY)
     if isinstance(exchange, str) and isinstance(key, str):
         return Address(exchange, key)

@@ -18,7 +18,7 @@ def returned_message(method: bytes, header: bytes, body: bytes) -> tuple[Unrouta
     """
     back, (properties, table) = decode_return(method), decode_content_header(header)
     delivery = Delivery(body, back.exchange, back.routing_key, "", False, None, properties, table=table)
-    headers = dict(delivery.headers)
+    headers = dict(delivery.readable_headers)
     token = headers.pop(RETURN_TOKEN, None)
     error = Unroutable(
         reply_code=back.reply_code,

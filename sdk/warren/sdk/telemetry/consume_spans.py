@@ -16,7 +16,12 @@ from warren.sdk.consume.delivery import Delivery
 from warren.sdk.logger import log
 from warren.sdk.telemetry import semantic_conventions as c
 from warren.sdk.telemetry.instruments import Instruments, mark_failed
-from warren.sdk.telemetry.trace_context import creation_context, use_creation_context
+from warren.sdk.telemetry.trace_context import (
+    context_names,
+    creation_context,
+    use_context,
+    use_creation_context,
+)
 
 Result = TypeVar("Result")
 
@@ -58,7 +63,7 @@ def processing_scope(
     """
     if consuming is not None:
         return consuming.processing(delivery, delivery_tag)
-    return use_creation_context(delivery) if delivery.may_have_trace_context else NOTHING
+    return use_creation_context(delivery) if delivery.may_have_header(context_names()) else NOTHING
 
 
 class ConsumeTelemetry:
@@ -76,7 +81,7 @@ class ConsumeTelemetry:
         :param delivery_tag: attribute of the span; 0 leaves it out.
         """
         instruments = self._instruments
-        context = creation_context(delivery.headers)
+        context = creation_context(delivery.readable_headers)
         attributes = self._attributes("process", delivery, delivery_tag)
         for name in (c.PEER_ADDRESS, c.PEER_PORT):
             attributes.pop(name, None)
@@ -91,8 +96,9 @@ class ConsumeTelemetry:
         token = _processing.set(processing)
         started = perf_counter()
         try:
-            with trace.use_span(
-                span, end_on_exit=True, record_exception=False, set_status_on_exception=False
+            with (
+                use_context(context),
+                trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False),
             ):
                 try:
                     yield
@@ -120,7 +126,7 @@ class ConsumeTelemetry:
         taken = perf_counter() - started
         instruments = self._instruments
         try:
-            context = creation_context(delivery.headers)
+            context = creation_context(delivery.readable_headers)
             attributes = self._attributes(operation, delivery, delivery_tag)
             span = instruments.tracer.start_span(
                 c.span_name(attributes),
@@ -153,7 +159,7 @@ class ConsumeTelemetry:
             c.span_name(attributes),
             kind=SpanKind.CLIENT,
             attributes=attributes,
-            links=None if delivery is None else _link(creation_context(delivery.headers)),
+            links=None if delivery is None else _link(creation_context(delivery.readable_headers)),
             start_time=time_ns() - int(taken * 1e9),
         )
         span.end()
@@ -175,7 +181,7 @@ class ConsumeTelemetry:
             c.span_name(attributes),
             kind=SpanKind.CONSUMER,
             attributes=attributes,
-            links=_link(creation_context(reply.headers)),
+            links=_link(creation_context(reply.readable_headers)),
         )
         started = perf_counter()
         error: str | None = None

@@ -217,7 +217,11 @@ def foreign_context(outgoing: Outgoing) -> Context | None:
     headers = {
         name: getattr(value, "value", value) for name, value in outgoing.headers.items() if name in fields
     }
-    return None if headers == own else creation_context(headers)
+    if headers == own:
+        return None
+    found = creation_context(headers)
+    # Baggage alone names no span that created the message.
+    return found if trace.get_current_span(found).get_span_context().is_valid else None
 
 
 def write_context(outgoing: Outgoing, span: Span) -> None:

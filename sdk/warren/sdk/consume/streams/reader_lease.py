@@ -22,6 +22,7 @@ from uuid import uuid4
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.errors import TransportUnavailable, WarrenError
 from warren.sdk.logger import log
+from warren.sdk.messages.message_properties import SHORT_STRING_BYTES
 from warren.sdk.publish.outgoing import PERSISTENT, Outgoing
 from warren.sdk.transport.data_channel import DataChannel
 from warren.sdk.transport.error_translation import to_sdk_error, translate_errors
@@ -30,6 +31,10 @@ from warren.sdk.transport.session import Session
 ANSWER_SECONDS = 30.0
 CHECK_SECONDS: Final = 1.0
 """Seconds between two checks whether another process has the lease; made until either is certain."""
+
+LARGEST_OFFSET: Final = 2**63 - 1
+LATEST_TIME: Final = 253_402_300_799
+"""End of the year 9999 in Unix seconds, the latest time of a datetime."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +68,20 @@ class StoredPosition:
 
         :raises ValueError: if the body has another form.
         """
-        content = json.loads(body)
+        try:
+            content = json.loads(body)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
         if not isinstance(content, dict):
             raise ValueError("it is no JSON object")
         offset, since = content.get("offset"), content.get("since")
         mark, incarnation = content.get("mark"), content.get("incarnation")
+        seconds = _number("since", since, LATEST_TIME)
         return cls(
-            offset if isinstance(offset, int) else None,
-            datetime.fromtimestamp(since, UTC) if isinstance(since, int) else None,
-            mark if isinstance(mark, str) else None,
-            incarnation if isinstance(incarnation, int) else 0,
+            _number("offset", offset, LARGEST_OFFSET),
+            None if seconds is None else datetime.fromtimestamp(seconds, UTC),
+            mark if isinstance(mark, str) and len(mark.encode()) <= SHORT_STRING_BYTES else None,
+            _number("incarnation", incarnation, LARGEST_OFFSET) or 0,
         )
 
 
@@ -256,6 +265,18 @@ class ReaderLease:
     def _end(self) -> None:
         if not self.ended.done():
             self.ended.set_result(None)
+
+
+def _number(name: str, value: object, largest: int) -> int | None:
+    """Return a number of a stored position; None for a value that is none.
+
+    :raises ValueError: if it is out of its range: any client can publish to the queue.
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    if not 0 <= value <= largest:
+        raise ValueError(f"its {name} is out of its range")
+    return value
 
 
 def _latest(positions: Iterable[StoredPosition]) -> StoredPosition:

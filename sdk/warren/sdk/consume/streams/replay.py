@@ -85,7 +85,7 @@ async def replay(
                 channel.acknowledge(tag)
                 continue
             left_out = _is_before(delivery, since) or (until is not None and not _is_before(delivery, until))
-            if not left_out and endpoint.reader.accepts(delivery.headers):
+            if not left_out and endpoint.reader.accepts(delivery.readable_headers):
                 delivery.replayed = True
                 if await endpoint.process(delivery, tag) is not Settlement.ACK:
                     raise ReplayStopped(f"the handler failed at offset {offset} of stream {stream!r}", offset)

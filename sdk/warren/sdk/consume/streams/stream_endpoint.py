@@ -177,7 +177,10 @@ class StreamEndpoint(Endpoint):
                     self.reader.name, delivery.offset, later.after.total_seconds(),
                 )  # fmt: skip
                 await self._clock.sleep(later.after.total_seconds())
-                current = delivery.replace(headers={**delivery.headers, ATTEMPT: current.attempt + 1})
+                # The headers of a message that could be handled once can be read, or its handler reads none.
+                current = delivery.replace(
+                    headers={**delivery.readable_headers, ATTEMPT: current.attempt + 1}
+                )
 
 
 def _ignore(delivery: Delivery, error: BaseException) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -26,7 +26,7 @@ from warren.sdk.consume.subscription import (
     Mode,
     Subscription,
 )
-from warren.sdk.consume.workers import Job, Process
+from warren.sdk.consume.workers import Job, OrderingKey, Process
 from warren.sdk.durations import Duration
 from warren.sdk.errors import StreamRecreated, TopologyMismatch, TransportUnavailable, WarrenError
 from warren.sdk.logger import log
@@ -77,7 +77,7 @@ class StreamSubscription(Subscription):
         prefetch: int,
         concurrency: int,
         process: Process,
-        key: Callable[[Delivery], Hashable] | None,
+        key: OrderingKey | None,
         recover: Callable[[], Awaitable[None]],
         on_change: Callable[[], None],
         telemetry: ConsumeTelemetry | None = None,
@@ -483,6 +483,8 @@ class StreamSubscription(Subscription):
             )
             self.halt(delivery, error)
             return
+        # All that a header of the message decides comes before the offset counts as started.
+        accepted = self.reader.accepts(delivery.readable_headers)
         self.statistics.delivered += 1
         expected, self._expected = self._expected, None
         if expected is not None and offset > expected and not self.reader.filter:
@@ -501,7 +503,7 @@ class StreamSubscription(Subscription):
                 channel.acknowledge(tag)
             else:
                 self._acknowledge_in_order(offset, channel, tag)
-        elif not self.reader.accepts(delivery.headers):
+        elif not accepted:
             self._tracker.handled(offset)
             self._acknowledge_in_order(offset, channel, tag)
             self._store_soon()
