@@ -358,7 +358,7 @@ async def test_a_missing_stream_is_named_if_it_may_not_be_declared(make_app: Mak
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
-        ({"batch": 0}, "a batch has 1 to 10000 events"),
+        ({"batch": 0}, "capture: batch must be from 1 to 10000, not 0"),
         ({"buffer": 999}, "must hold two batches"),
         ({"within": 0}, "within must be more than 0"),
         ({"stream": ""}, "a queue needs a name"),

@@ -202,7 +202,7 @@ def test_a_policy_is_a_value() -> None:
         (lambda: Retry(0), "attempts must be at least 1"),
         (lambda: policy.then("soon"), "'soon' is no duration: write a timedelta"),
         (lambda: policy.then(-1), "it is negative"),
-        (lambda: policy.then("1s", jitter=-1), "jitter must not be negative"),
+        (lambda: policy.then("1s", jitter=-1), "jitter must be at least 0, not -1"),
         (lambda: policy.on(wrong), "is not an exception class"),
     ]
     for mistake, text in mistakes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from warren.sdk import ConfigError
-from warren.sdk.extend import Duration, duration
+from warren.sdk.extend import Duration, check_number, check_whole_number, duration
 
 
 def backoff(
@@ -16,8 +16,10 @@ def backoff(
 
     :raises ConfigError: `times` or `factor` is below 1, or a duration is invalid.
     """
-    if times < 1 or factor < 1 or duration(first) <= timedelta(0):
-        raise ConfigError("backoff: the first delay must be above 0, factor and times must be at least 1")
+    check_whole_number("backoff: times", times)
+    check_number("backoff: factor", factor, 1)
+    if duration(first) <= timedelta(0):
+        raise ConfigError("backoff: the first delay must be above 0")
     cap = duration(longest).total_seconds()
     seconds = duration(first).total_seconds()
     delays = []

@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal, ParamSpec
 
 from warren.sdk import App, Binding, ConfigError, Event, Exchange, Message, Queue
-from warren.sdk.extend import check_decorated
+from warren.sdk.extend import check_decorated, check_whole_number
 
 MAX_PARTITIONS: Final = 1024
 
@@ -56,10 +56,9 @@ class Partitions:
         key: Callable[[Any], str],
         by: Literal["publisher", "broker"] = "publisher",
     ) -> None:
-        if not name or not 1 <= count <= MAX_PARTITIONS:
-            raise ConfigError(
-                f"Partitions {name!r} with count {count}: a name and a count from 1 to {MAX_PARTITIONS} are needed"
-            )
+        if not name:
+            raise ConfigError("Partitions need a name, because their exchange and queues contain it")
+        check_whole_number(f"Partitions {name!r}: count", count, 1, MAX_PARTITIONS)
         kind = "direct" if by == "publisher" else "x-consistent-hash"
         self.exchange: Exchange = Exchange(f"{name}.{count}", type=kind)
         self.queues: Sequence[Queue] = tuple(

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from warren.sdk import App, ConfigError, Queue, RetryPolicy
-from warren.sdk.extend import check_async, check_decorated
+from warren.sdk.extend import check_async, check_decorated, check_whole_number
 
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[None]])
 
@@ -52,8 +52,8 @@ class WorkQueue:
     requires_durable_broker: ClassVar[bool] = True
 
     def __init__(self, name: str, *, priorities: int = 3, concurrency: int = 10, bypass: int = 10) -> None:
-        if min(priorities, concurrency, bypass) < 1:
-            raise ConfigError(f"work queue {name}: priorities, concurrency and bypass must be at least 1")
+        for option, number in (("priorities", priorities), ("concurrency", concurrency), ("bypass", bypass)):
+            check_whole_number(f"work queue {name}: {option}", number)
         self.name: str = name
         self.statistics: WorkQueueStatistics = WorkQueueStatistics([0] * priorities)
         """Counters of what this object has done in this process."""
@@ -103,10 +103,7 @@ class WorkQueue:
         :raises ConfigError: there is no such priority.
         :raises PublishError: the broker did not confirm the message: it was refused or unroutable, or no confirm came.
         """
-        if not 0 <= priority < len(self.queues):
-            raise ConfigError(
-                f"work queue {self.name}: the priority is {priority}, it must be from 0 to {len(self.queues) - 1}"
-            )
+        check_whole_number(f"work queue {self.name}: priority", priority, 0, len(self.queues) - 1)
         await self._included().publish(
             message, exchange="", key=self.queues[priority].name, message_id=message_id
         )

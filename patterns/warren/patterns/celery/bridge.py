@@ -67,7 +67,9 @@ from warren.sdk.extend import (
     PUBLISH_SECONDS,
     HandlerOutcome,
     check_idempotency,
+    check_number,
     check_retry_policy,
+    check_whole_number,
     duration,
     encode,
 )
@@ -152,6 +154,9 @@ class CeleryBridge:
         """Counters of what this object has done in this process."""
         if delay is not None and not isinstance(delay, Delay):
             raise ConfigError(f"CeleryBridge: delay={delay!r} is no Delay: write delay=Delay()")
+        check_whole_number("CeleryBridge: concurrency", concurrency)
+        if prefetch is not None:
+            check_whole_number("CeleryBridge: prefetch", prefetch)
         self._queue = _as_queue(queue)
         self._routes: Mapping[str, str] = dict(routes or {})
         self._concurrency = concurrency
@@ -304,6 +309,7 @@ class CeleryBridge:
         now = self._now()
         task_id = options.get("task_id") or str(uuid4())
         is_expected = not options.get("ignore_result", False)
+        _check_numbers(options)
         expires, countdown = options.get("expires"), options.get("countdown")
         task = TaskToSend(
             id=task_id,
@@ -598,6 +604,23 @@ class CeleryBridge:
         if self._app is None:
             raise ConfigError("this CeleryBridge belongs to no App: call app.include(bridge) first")
         return self._app
+
+
+def _check_numbers(options: CeleryOptions) -> None:
+    """Check the options of a task that are numbers.
+
+    :raises ConfigError: one is no number, or out of its range.
+    """
+    if (priority := options.get("priority")) is not None:
+        check_whole_number("priority", priority, 0, 255)
+    if (retries := options.get("retries")) is not None:
+        check_whole_number("retries", retries, 0)
+    for name, limit in (
+        ("time_limit", options.get("time_limit")),
+        ("soft_time_limit", options.get("soft_time_limit")),
+    ):
+        if limit is not None:
+            check_number(name, limit, above=True)
 
 
 def _as_queue(queue: str | Queue) -> Queue:

@@ -29,7 +29,7 @@ from pydantic import BaseModel, Field
 from warren.patterns.argument_checks import check_object
 from warren.patterns.claim_check.blob_store import BlobStore, BlobStoreUnavailable
 from warren.sdk import App, Clock, ConfigError, DeadLetter, Delivery, Outgoing, SystemClock
-from warren.sdk.extend import Duration, duration, optional_duration
+from warren.sdk.extend import Duration, check_whole_number, duration, optional_duration
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -89,6 +89,8 @@ class ClaimCheck:
         clean_every: Duration | None = timedelta(hours=1),
     ) -> None:
         check_object("ClaimCheck", blobs, "a blob store", ("put", "get", "clean"), BLOB_STORES)
+        check_whole_number("ClaimCheck: threshold_bytes", threshold_bytes, 0)
+        check_whole_number("ClaimCheck: max_bytes", max_bytes, 0)
         if not 0 <= threshold_bytes <= max_bytes:
             raise ConfigError(
                 f"ClaimCheck: threshold_bytes is {threshold_bytes}, it must be from 0 to max_bytes ({max_bytes})"

@@ -54,7 +54,7 @@ from warren.sdk import (
     WarrenError,
     current_delivery,
 )
-from warren.sdk.extend import Duration, duration, milliseconds, seconds
+from warren.sdk.extend import Duration, check_whole_number, duration, milliseconds, seconds
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -139,6 +139,7 @@ class Deadline:
             raise ConfigError(
                 f"Deadline {name}: after ({after}), keep ({keep}) and retry_after ({retry_after}) must be at least 1 ms"
             )
+        check_whole_number(f"Deadline {name}: concurrency", concurrency)
         self.name = name
         self.statistics: DeadlineStatistics = DeadlineStatistics()
         """Counters of what this object has done in this process."""

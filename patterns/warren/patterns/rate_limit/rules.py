@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Final
 
 from warren.sdk import ConfigError
+from warren.sdk.extend import check_whole_number
 
 MICROSECOND: Final = timedelta(microseconds=1)
 FOREVER: Final = timedelta(days=365)
@@ -32,10 +33,12 @@ class Rate:
     burst: int
 
     def __post_init__(self) -> None:
-        if self.count < 1 or self.burst < 1 or self.per // MICROSECOND < self.count:
+        check_whole_number("the count of a rate", self.count)
+        check_whole_number("the burst of a rate", self.burst)
+        if self.per // MICROSECOND < self.count:
             raise ConfigError(
-                f"a rate of {self.count} in {self.per} with a burst of {self.burst} is not possible: counts must be at"
-                " least 1, and the rate at most one token per microsecond"
+                f"a rate of {self.count} in {self.per} with a burst of {self.burst} is not possible: a rate is at"
+                " most one token per microsecond"
             )
 
     @property
@@ -46,8 +49,8 @@ class Rate:
     def check_cost(self, cost: int) -> None:
         """Raise `ConfigError` if `cost` is below 1 or above the burst: a bucket never has more tokens than its burst,
         so they could not be reserved."""
-        if not 1 <= cost <= self.burst:
-            raise ConfigError(f"a cost of {cost} is not from 1 to the burst of {self.burst}")
+        if isinstance(cost, bool) or not isinstance(cost, int) or not 1 <= cost <= self.burst:
+            raise ConfigError(f"a cost of {cost!r} is no whole number from 1 to the burst of {self.burst}")
 
 
 def reserve_tokens(full_us: int, now_us: int, rate: Rate, cost: int, within_us: int) -> tuple[bool, int, int]:

@@ -43,6 +43,7 @@ from warren.sdk.extend import (
     check_decorated,
     check_idempotency,
     check_retry_policy,
+    check_whole_number,
     from_json_text,
     type_codec,
 )
@@ -153,6 +154,7 @@ class RoutingSlips:
         self._compensations = {name: compensations[kind] for name, kind in self._steps.items()}
         check_retry_policy(retry)
         check_idempotency(once)
+        check_whole_number("RoutingSlips: concurrency", concurrency)
         self._retry: RetryPolicy = retry or Retry(3)
         self._once = once
         self._concurrency = concurrency

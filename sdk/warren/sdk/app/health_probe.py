@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from warren.sdk.app.state import Health
+from warren.sdk.choices import check_whole_number
 from warren.sdk.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,9 +29,11 @@ class HealthProbe:
 
     :param port: 0 selects any free port; the attribute `port` has its number while the App runs.
     :param host: interface to listen on; `0.0.0.0` if the probe comes from another host.
+    :raises ConfigError: if the port is no whole number from 0 to 65,535.
     """
 
     def __init__(self, port: int = 8080, *, host: str = "127.0.0.1") -> None:
+        check_whole_number("HealthProbe: port", port, 0, 65_535)
         self.port: int = port
         self._asked = port
         self._host = host

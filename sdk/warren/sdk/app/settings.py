@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from warren.sdk.app.embedded_broker import EmbeddedBroker
 from warren.sdk.capture import Capture
-from warren.sdk.choices import check_choice
+from warren.sdk.choices import check_choice, check_whole_number
 from warren.sdk.errors import ConfigError
 from warren.sdk.rpc.caller import ReplyMode
 from warren.sdk.telemetry import Telemetry
@@ -42,8 +42,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_choice("replies", self.replies, ReplyMode)
-        if self.window < 1:
-            raise ConfigError(f"window must be at least 1, not {self.window}")
+        check_whole_number("window", self.window)
         if self.stall_threshold is not None and self.stall_threshold <= 0:
             raise ConfigError(
                 f"stall_threshold must be above 0, not {self.stall_threshold:g}: None turns the watchdog off"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from warren.sdk.choices import check_whole_number
 from warren.sdk.durations import Duration, duration, optional_duration
 from warren.sdk.errors import ConfigError
 from warren.sdk.topology.queue import Queue
@@ -41,8 +42,8 @@ class Capture:
     buffer: int = BUFFER
 
     def __post_init__(self) -> None:
-        if not 1 <= self.batch <= 10_000:
-            raise ConfigError("capture: a batch has 1 to 10000 events")
+        check_whole_number("capture: batch", self.batch, 1, 10_000)
+        check_whole_number("capture: buffer", self.buffer)
         if self.buffer < 2 * self.batch:
             raise ConfigError("capture: the buffer must hold two batches at least")
         duration(self.within, "capture: within", positive=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
+from warren.sdk.choices import check_whole_number
 from warren.sdk.durations import Duration, duration
-from warren.sdk.errors import ConfigError
 from warren.sdk.logger import log
 from warren.sdk.protocols import Clock, Timer
 
@@ -32,8 +32,7 @@ class CircuitBreaker:
     on: tuple[type[Exception], ...] = (Exception,)
 
     def __post_init__(self) -> None:
-        if self.failures < 1:
-            raise ConfigError("CircuitBreaker: failures must be at least 1")
+        check_whole_number("CircuitBreaker: failures", self.failures)
         duration(self.pause, "CircuitBreaker: pause")
 
 

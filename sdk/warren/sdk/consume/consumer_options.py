@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from warren.sdk.choices import check_whole_number
 from warren.sdk.consume.circuit_breaker import CircuitBreaker
-from warren.sdk.errors import ConfigError
 
 CONCURRENCY: Final = 10
 """Default number of handlers of a queue that run at the same time."""
@@ -47,11 +47,10 @@ class ConsumerOptions:
         """Check the options and return them. If `prefetch` is None, it becomes `PREFETCH_PER_HANDLER` for each of
         the `concurrency` handlers that may run at a time.
 
-        :raises ConfigError: if a number is out of its range.
+        :raises ConfigError: if a number is no whole one, or out of its range.
         """
-        if concurrency < 1:
-            raise ConfigError("concurrency must be at least 1")
+        check_whole_number("concurrency", concurrency)
         wanted = concurrency * PREFETCH_PER_HANDLER if prefetch is None else prefetch
-        if prefetch is not None and not 1 <= prefetch <= LARGEST_PREFETCH:
-            raise ConfigError(f"prefetch must be from 1 to {LARGEST_PREFETCH}")
+        if prefetch is not None:
+            check_whole_number("prefetch", prefetch, 1, LARGEST_PREFETCH)
         return cls(concurrency, min(wanted, LARGEST_PREFETCH), ordered_by, breaker)

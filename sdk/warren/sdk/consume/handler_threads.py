@@ -10,8 +10,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
+from warren.sdk.choices import check_whole_number
 from warren.sdk.consume.delivery import Delivery
-from warren.sdk.errors import ConfigError
 from warren.sdk.logger import log
 
 THREADS: Final = 40
@@ -137,8 +137,7 @@ class HandlerThreads:
     """
 
     def __init__(self, size: int = THREADS) -> None:
-        if size < 1:
-            raise ConfigError(f"threads must be at least 1, not {size}")
+        check_whole_number("threads", size)
         self._size = size
         self._queue: SimpleQueue[HandlerThread | None] = SimpleQueue()
         self._count = 0

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
+from warren.sdk.choices import check_number, check_whole_number
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.durations import Duration, duration
 from warren.sdk.errors import ConfigError, HandlerOutcome, RemoteError, RetryLater
@@ -25,14 +26,13 @@ class Retry:
     :param attempts: attempts in a row in this process, including the first; at least 1.
     :param first_wait: upper bound of the random wait before the second attempt; the bound doubles with each attempt.
     :param longest_wait: largest value of that bound.
-    :raises ConfigError: if `attempts` is less than 1, or a wait is not a duration.
+    :raises ConfigError: if `attempts` is no whole number or less than 1, or a wait is not a duration.
     """
 
     def __init__(
         self, attempts: int = ATTEMPTS, *, first_wait: Duration = "50ms", longest_wait: Duration = "1s"
     ) -> None:
-        if attempts < 1:
-            raise ConfigError("attempts must be at least 1")
+        check_whole_number("attempts", attempts)
         self._attempts = attempts
         self._first_wait = duration(first_wait, "first_wait")
         self._longest_wait = duration(longest_wait, "longest_wait")
@@ -48,10 +48,9 @@ class Retry:
 
         :param jitter: largest random addition to a delay, as a fraction of it (0.1 for up to 10 %), so that messages
             that failed together do not come back together.
-        :raises ConfigError: if `jitter` is negative, or a delay is not a duration.
+        :raises ConfigError: if `jitter` is negative or no finite number, or a delay is not a duration.
         """
-        if jitter < 0:
-            raise ConfigError("jitter must not be negative")
+        check_number("jitter", jitter)
         changed = self._copy()
         changed._delays += tuple(duration(delay) for delay in delays)
         changed._jitter = jitter

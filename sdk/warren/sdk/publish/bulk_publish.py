@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, Unpack
 
 from tenacity import AsyncRetrying, retry_if_result, stop_after_attempt, wait_random_exponential
 
+from warren.sdk.choices import check_whole_number
 from warren.sdk.consume.delivery import REPUBLISHED
 from warren.sdk.durations import Duration, seconds
 from warren.sdk.errors import BatchError, ConfigError, PublishError, WarrenError
@@ -125,8 +126,7 @@ class BulkPublish:
         ordered: bool = False,
         **options: Unpack[MessageOptions],
     ) -> None:
-        if attempts < 1:
-            raise ConfigError("attempts must be at least 1")
+        check_whole_number("attempts", attempts)
         if options.get("message_id") is not None:
             raise ConfigError("message_id is the id of one message: publish many messages without it")
         self.total: int = 0
@@ -393,8 +393,10 @@ async def publish_batches(
     :raises ConfigError: if neither `count` nor `within` is given.
     :raises BatchError: if a message was not confirmed, and `on_error` is `raise`.
     """
-    if (count is None and within is None) or (count is not None and count < 1):
+    if count is None and within is None:
         raise ConfigError("a batch needs count= (1 or more), within= or both to close")
+    if count is not None:
+        check_whole_number("count", count)
     loop = asyncio.get_running_loop()
     async with aclosing(_Lookahead(messages)) as source:
         while await source.has_next(None):

@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Final, Literal, TypeVar
 
 from warren.sdk.app.runtime import Runtime
-from warren.sdk.choices import check_choice
-from warren.sdk.errors import ConfigError, TransportUnavailable
+from warren.sdk.choices import check_choice, check_whole_number
+from warren.sdk.errors import TransportUnavailable
 from warren.sdk.messages.codec import MessageOptions, encode
 from warren.sdk.messages.types import Message, Request, Scatter
 from warren.sdk.protocols import Clock
@@ -161,8 +161,8 @@ class PublishOperations:
 
         :raises ConfigError: if `replies` is below 1, or the message is neither a Request nor a Scatter.
         """
-        if replies is not None and replies < 1:
-            raise ConfigError("replies must be at least 1")
+        if replies is not None:
+            check_whole_number("replies", replies)
         check_gather(request)
         kind = type(request)
 

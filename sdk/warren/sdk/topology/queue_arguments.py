@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias
 
+from warren.sdk.choices import shown_value
 from warren.sdk.durations import milliseconds
 from warren.sdk.errors import ConfigError
 
@@ -228,5 +229,5 @@ def _check_value(what: str, argument: QueueArgument, value: Any) -> None:
     if not argument.lowest <= number <= argument.highest:
         unit = " ms" if argument.form is timedelta else ""
         raise ConfigError(
-            f"{what}: {field} is {number}{unit}; it may be {argument.lowest} to {argument.highest}{unit}"
+            f"{what}: {field} is {shown_value(number)}{unit}; it may be {argument.lowest} to {argument.highest}{unit}"
         )

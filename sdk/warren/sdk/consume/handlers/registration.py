@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias, cast
 
 from warren.sdk.app.middleware import Middlewares
+from warren.sdk.choices import check_whole_number
 from warren.sdk.consume.batches import BatchCollector
 from warren.sdk.consume.consumer_options import CONCURRENCY, ConsumerOptions
 from warren.sdk.consume.dead_letters import CopySize, dead_letter_copy, publish_fitting
@@ -453,15 +454,14 @@ def batch_consumer_options_of(
     check_options(decorator, options, (name for name in known if name != "ordered_by"))
     check_retry_policy(options.get("retry"))
     check_idempotency(options.get("once"))
-    if size < 1:
-        raise ConfigError("size must be at least 1")
+    check_whole_number("size", size)
     concurrency = options.get("concurrency", 1)
-    if concurrency < 1:
-        raise ConfigError("concurrency must be at least 1")
+    check_whole_number("concurrency", concurrency)
     # One batch more than are handled: the next batch is collected meanwhile.
     workers = size * (concurrency + 1)
+    prefetch = options.get("prefetch")
     return ConsumerOptions.of(
-        workers, options.get("prefetch") or workers, None, options.get("breaker")
+        workers, workers if prefetch is None else prefetch, None, options.get("breaker")
     ), concurrency
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
-from warren.sdk.choices import check_choice
+from warren.sdk.choices import check_choice, check_whole_number
 from warren.sdk.consume.consumer_options import ConsumerOptions
 from warren.sdk.consume.handlers.decorator_arguments import check_options
 from warren.sdk.consume.handlers.handler_options import HandlerOptions
@@ -88,8 +88,7 @@ class ReaderOptions:
         offset = options.get("offset", "next")
         check_offset("offset", offset)
         store_every = options.get("store_every", STORE_EVERY)
-        if store_every < 1:
-            raise ConfigError("store_every must be at least 1")
+        check_whole_number("store_every", store_every)
         resume = options.get("resume", False)
         if not resume and ("store_every" in options or "store_within" in options):
             raise ConfigError("store_every and store_within need resume=True: nothing is stored without it")
@@ -169,8 +168,9 @@ def reader_consumer_options(
     check_options(decorator, options, ("queue", "keys", *StreamHandlerOptions.__annotations__))
     ReaderOptions.of(stream_queue(options["stream"]).name, options.get("reader") or "", options)
     concurrency = options.get("concurrency", 1)
+    check_whole_number("concurrency", concurrency)
     prefetch = options.get("prefetch")
-    if prefetch is None and concurrency >= 1:
+    if prefetch is None:
         prefetch = max(STREAM_PREFETCH, 2 * concurrency)
     return ConsumerOptions.of(concurrency, prefetch, options.get("ordered_by"), options.get("breaker"))
 
