@@ -61,7 +61,8 @@ Reason = Annotated[
     str | None,
     typer.Option(
         metavar="REASON",
-        help="failed, undecodable, unknown_type, unknown_content_type, rejected, expired, maxlen, delivery_limit",
+        help="failed, undecodable, unknown_type, unknown_content_type, unknown_content_encoding, rejected, expired, maxlen,"
+        " delivery_limit",
     ),
 ]
 Error = Annotated[

@@ -392,6 +392,10 @@ class UnknownContentType(ValueError):
     """The `content_type` of the message is not one from which the handler's type can be decoded."""
 
 
+class UnknownContentEncoding(ValueError):
+    """The `content_encoding` of the message, or the character set of its `content_type`, is not one that Warren decodes."""
+
+
 class DeadLetter(HandlerOutcome):
     """Exception by which a handler dead-letters its message at once.
 
@@ -430,6 +434,7 @@ __all__: Sequence[str] = [
     "TransactionUnknown",
     "TransportUnavailable",
     "Undecodable",
+    "UnknownContentEncoding",
     "UnknownContentType",
     "Unroutable",
     "WarrenError",

@@ -24,6 +24,7 @@ from warren.sdk.errors import (
     Requeue,
     RetryLater,
     Undecodable,
+    UnknownContentEncoding,
     UnknownContentType,
     Unroutable,
     WarrenError,
@@ -57,6 +58,11 @@ OPERATIONS: Final = {
     Settlement.REJECT: "reject",
 }
 """AMQP method of each settlement, without the `basic.`"""
+UNREADABLE: Final[dict[type[ValueError], str]] = {
+    UnknownContentType: "unknown_content_type",
+    UnknownContentEncoding: "unknown_content_encoding",
+}
+"""Reasons of dead letters whose content could not be decoded, by the error; for others it is `undecodable`."""
 
 
 class Settler:
@@ -192,7 +198,7 @@ class Settler:
         if handler.reply is not None and wants_reply(delivery):
             refusal = RemoteError("undecodable", str(error))
             return await self._publish_reply(delivery, error_reply(delivery, refusal, self._clock.now()))
-        reason = "unknown_content_type" if isinstance(error.error, UnknownContentType) else "undecodable"
+        reason = UNREADABLE.get(type(error.error), "undecodable")
         return await self.dead_letter(delivery, reason, error.error)
 
     async def after_failure(

@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from pydantic_core import to_json, to_jsonable_python
 
 from warren.sdk.consume.delivery import CAUSE, FIRST_PUBLISHED, Delivery, current_delivery
-from warren.sdk.errors import ConfigError, UnknownContentType
+from warren.sdk.errors import ConfigError, UnknownContentEncoding, UnknownContentType
+from warren.sdk.messages.content_encodings import BOM, decode_body, is_plain
 from warren.sdk.messages.content_types import JSON, is_json, is_msgpack, is_text, media_type, pack
 from warren.sdk.messages.message_ids import uuid7
 from warren.sdk.messages.message_properties import (
@@ -214,30 +215,78 @@ def encode_result(result: object) -> bytes:
 def decode(kind: Any, delivery: Delivery) -> Any:
     """Return the content as `kind`: a Message class, `bytes`, or any type that pydantic validates from JSON or MessagePack.
 
-    :raises ValueError: if the content is not valid; the text contains none of the content.
+    Content that another client compressed (gzip, deflate), or wrote as Base64 or in another character set than UTF-8, is
+    decoded first, as `content_encoding` and the `charset` of `content_type` say; `bytes` are returned as they are.
+
+    :raises ValueError: if the content is not valid, or is larger than 16 MiB when it is decompressed; the text contains none
+        of the content.
     :raises UnknownContentType: if its content type is neither JSON nor MessagePack (nor text, for `str`).
+    :raises UnknownContentEncoding: if its encoding or character set is not known.
     """
     if delivery.text_error is not None:
         raise ValueError(delivery.text_error)
     if kind is bytes:
         return delivery.body
-    content_type = delivery.properties.get("content_type")
-    if content_type != JSON:
-        media = media_type(content_type)
-        if is_msgpack(media):
-            try:
-                return type_codec(kind).read_msgpack(delivery.body)
-            except ValidationError as error:
-                raise ValueError(format_validation_error(error)) from None
-        if kind is str and is_text(media):
-            return delivery.body.decode()
-        if not is_json(media):
-            raise UnknownContentType(f"content of the type {content_type!r} cannot be read")
+    properties = delivery.properties
+    if properties.get("content_type") != JSON or "content_encoding" in properties:
+        return _decode_other(kind, delivery)
+    codec = CODECS.get(kind) if isinstance(kind, type) else None
     try:
-        codec = CODECS.get(kind) if isinstance(kind, type) else None
         return (codec or type_codec(kind)).read_json(delivery.body)
     except ValidationError as error:
+        if delivery.body.startswith(BOM):
+            return _read_json(kind, delivery.body)
         raise ValueError(format_validation_error(error)) from None
+
+
+def _decode_other(kind: Any, delivery: Delivery) -> Any:
+    """Return content that is not JSON without a content encoding, which `decode` returns itself.
+
+    Content with an unknown encoding is read as it is if it can be: some clients write other words than encodings into this
+    property.
+    """
+    body = delivery.body
+    content_type = delivery.properties.get("content_type")
+    content_encoding = delivery.properties.get("content_encoding")
+    unknown: UnknownContentEncoding | None = None
+    if not is_plain(content_encoding, content_type):
+        try:
+            body = decode_body(body, content_encoding, content_type)
+        except UnknownContentEncoding as error:
+            unknown = error
+    media = media_type(content_type)
+    try:
+        if is_msgpack(media):
+            return type_codec(kind).read_msgpack(body)
+        if kind is str and is_text(media):
+            if unknown is not None:
+                raise unknown
+            return _read_text(body)
+        if is_json(media):
+            return _read_json(kind, body)
+    except ValidationError as error:
+        raise (unknown or ValueError(format_validation_error(error))) from None
+    except ValueError:
+        if unknown is not None:
+            raise unknown from None
+        raise
+    raise UnknownContentType(f"content of the type {content_type!r} cannot be read")
+
+
+def _read_json(kind: Any, body: bytes) -> Any:
+    try:
+        # A byte order mark is no part of JSON, but some clients send it (RFC 8259 section 8.1).
+        return type_codec(kind).read_json(body.removeprefix(BOM))
+    except ValidationError as error:
+        raise ValueError(format_validation_error(error)) from None
+
+
+def _read_text(body: bytes) -> str:
+    try:
+        return body.removeprefix(BOM).decode()
+    except UnicodeDecodeError as error:
+        # The text of the error would contain a byte of the content.
+        raise ValueError(f"the text is not valid UTF-8 at byte {error.start}") from None
 
 
 def _check_type(kind: type[Message], chosen: Mapping[str, str | int]) -> None:

@@ -20,6 +20,15 @@ def media_type(content_type: object) -> str:
     return str(content_type or "").partition(";")[0].strip().lower()
 
 
+def charset_of(content_type: object) -> str:
+    """Return the parameter `charset` of a content type in lower case; empty without it."""
+    for parameter in str(content_type or "").split(";")[1:]:
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "charset":
+            return value.strip(" \"'").lower()
+    return ""
+
+
 def is_json(media: str) -> bool:
     """Return whether content of this media type may be JSON.
 

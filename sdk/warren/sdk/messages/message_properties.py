@@ -8,7 +8,7 @@ from typing import Any, Final, TypedDict
 
 from warren.sdk.durations import Duration, duration, milliseconds
 from warren.sdk.errors import ConfigError
-from warren.sdk.messages.content_types import JSON, MSGPACK, is_json, is_msgpack, media_type
+from warren.sdk.messages.content_types import JSON, MSGPACK, charset_of, is_json, is_msgpack, media_type
 
 SHORT_STRING_BYTES: Final = 255
 PRIORITIES: Final = range(256)
@@ -130,14 +130,8 @@ def check_charset(content_type: str, what: str) -> None:
     :param what: name of the content in error texts.
     :raises ConfigError: if it names another one.
     """
-    for parameter in content_type.split(";")[1:]:
-        name, _, value = parameter.partition("=")
-        if name.strip().lower() == "charset" and value.strip(" \"'").lower() not in (
-            "utf-8", "utf8", "us-ascii",
-        ):  # fmt: skip
-            raise ConfigError(
-                f"the content type of {what} is {content_type!r}, but Warren sends text as UTF-8"
-            )
+    if charset_of(content_type) not in ("", "utf-8", "utf8", "us-ascii"):
+        raise ConfigError(f"the content type of {what} is {content_type!r}, but Warren sends text as UTF-8")
 
 
 def short_string(what: str, text: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 from pydantic import ValidationError
 
 from warren.sdk.errors import ConfigError, Fault, RemoteError
+from warren.sdk.messages.content_encodings import BOM, decode_body, is_plain
 from warren.sdk.messages.content_types import is_msgpack, media_type
 from warren.sdk.messages.type_codec import TypeCodec, type_codec
 from warren.sdk.messages.types import Message, RequestMessage, snake_case
@@ -97,10 +98,14 @@ class ReplyCodec:
             raise decode_error(answer.body, self._faults)
         member = self._members.get(kind)
         codec = self._codec if member is None else type_codec(member)
+        content_type, body = answer.properties.get("content_type"), answer.body
+        content_encoding = answer.properties.get("content_encoding")
         try:
-            if is_msgpack(media_type(answer.properties.get("content_type"))):
-                return codec.read_msgpack(answer.body)
-            return codec.read_json(answer.body)
+            if not is_plain(content_encoding, content_type):
+                body = decode_body(body, content_encoding, content_type)
+            if is_msgpack(media_type(content_type)):
+                return codec.read_msgpack(body)
+            return codec.read_json(body.removeprefix(BOM))
         except ValueError as error:
             raise RemoteError(
                 "undecodable_reply",

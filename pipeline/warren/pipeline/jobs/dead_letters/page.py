@@ -29,6 +29,7 @@ REASONS = {
     "undecodable": "the body could not be read",
     "unknown_type": "no handler for its type",
     "unknown_content_type": "no decoder for its content type",
+    "unknown_content_encoding": "no decoder for its content encoding or character set",
 }
 
 
