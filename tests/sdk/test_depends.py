@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import pytest
@@ -229,3 +231,150 @@ def test_an_unresolvable_parameter_is_refused_at_registration() -> None:
     not_callable: Any = 3
     with pytest.raises(ConfigError, match="takes a function, not 3"):
         Depends(not_callable)
+
+
+def logged(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a function of any kind, as decorators for logging and timing do."""
+
+    @functools.wraps(function)
+    def wrapper(*arguments: Any, **named: Any) -> Any:
+        return function(*arguments, **named)
+
+    return wrapper
+
+
+def logged_async(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def wrapper(*arguments: Any, **named: Any) -> Any:
+        return function(*arguments, **named)
+
+    return wrapper
+
+
+class Opener:
+    """An object that is called as a dependency."""
+
+    def __init__(self, steps: list[str]) -> None:
+        self.steps = steps
+
+    @logged
+    def __call__(self) -> Iterator[str]:
+        self.steps.append("open")
+        yield "session"
+        self.steps.append("close")
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+@pytest.mark.parametrize(
+    "kind", ["async", "plain", "twice", "async decorator", "partial", "method", "object", "context manager"]
+)
+async def test_a_generator_behind_a_decorator_is_entered_and_cleaned_up(
+    make_app: MakeApp, name: str, kind: str, in_thread: bool
+) -> None:
+    class Ping(Command, queue=name):
+        pass
+
+    steps: list[str] = []
+
+    async def entered() -> AsyncIterator[str]:
+        steps.append("open")
+        yield "session"
+        steps.append("close")
+
+    def opened(word: str = "session") -> Iterator[str]:
+        steps.append("open")
+        yield word
+        steps.append("close")
+
+    class Service:
+        @logged
+        def session(self) -> Iterator[str]:
+            yield from opened()
+
+    dependencies: dict[str, Callable[..., Any]] = {
+        "async": logged(entered),
+        "plain": logged(opened),
+        "twice": logged(logged(entered)),
+        "async decorator": logged_async(entered),
+        "partial": functools.partial(logged(opened), "session"),
+        "method": Service().session,
+        "object": Opener(steps),
+        "context manager": contextmanager(opened),
+    }
+    dependency = dependencies[kind]
+    app = make_app()
+
+    def take(session: Any) -> None:
+        if kind == "context manager":
+            with session as opened_session:
+                steps.append(opened_session)
+        else:
+            steps.append(session)
+
+    if in_thread:
+
+        @app.handle(Ping)
+        def ping(message: Ping, session: Annotated[Any, Depends(dependency)]) -> None:
+            take(session)
+
+    else:
+
+        @app.handle(Ping)
+        async def ping_async(message: Ping, session: Annotated[Any, Depends(dependency)]) -> None:
+            take(session)
+
+    async with app:
+        await app.publish(Ping())
+        await eventually(lambda: app.statistics().subscriptions[name].acknowledged == 1, "it is handled")
+    assert steps == ["open", "session", "close"]
+
+
+async def test_a_generator_behind_a_decorator_gets_the_exception_of_the_handler(
+    make_app: MakeApp, name: str
+) -> None:
+    class Ping(Command, queue=name):
+        pass
+
+    seen: list[str] = []
+
+    @logged
+    async def session() -> AsyncIterator[str]:
+        try:
+            yield "session"
+        except ZeroDivisionError:
+            seen.append("rolled back")
+            raise
+
+    app = make_app()
+
+    @app.handle(Ping, retry=Retry(1))
+    async def ping(message: Ping, session: Annotated[str, Depends(session)]) -> None:
+        raise ZeroDivisionError
+
+    async with app:
+        await app.publish(Ping())
+        await eventually(lambda: app.statistics().handlers[name].dead_lettered == 1, "it is dead")
+    assert seen == ["rolled back"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_handler_that_is_a_generator_behind_a_decorator_fails(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str, is_async: bool
+) -> None:
+    """Its message would be acknowledged, and nothing of the handler have run."""
+
+    class Ping(Command, queue=name):
+        pass
+
+    async def generator(message: Ping) -> AsyncIterator[int]:
+        yield 1
+
+    def plain(message: Ping) -> Iterator[int]:
+        yield 1
+
+    app = make_app()
+    app.handle(Ping, retry=Retry(1))(logged(generator if is_async else plain))
+    async with app:
+        await app.publish(Ping())
+        dead = await amqp_client.take(f"{name}.dead")
+    assert "returned a generator, which nobody runs" in str(dead.headers["warren-dead-error"])

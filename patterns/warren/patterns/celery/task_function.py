@@ -25,7 +25,11 @@ class TaskFunction:
 
     def __init__(self, function: Callable[..., object]) -> None:
         self._name: str = getattr(function, "__qualname__", repr(function))
-        if inspect.isclass(function) or inspect.isgeneratorfunction(function):
+        if (
+            inspect.isclass(function)
+            or inspect.isgeneratorfunction(function)
+            or inspect.isasyncgenfunction(function)
+        ):
             raise ConfigError(f"the task {self._name} must be a function that returns its result")
         self._function = function
         self._is_async = inspect.iscoroutinefunction(function)
@@ -63,6 +67,9 @@ class TaskFunction:
             result: object = await self._function(*bound.args, **bound.kwargs)  # type: ignore[misc]
         else:
             result = await app.run_in_thread(self._function, *bound.args, **bound.kwargs)
+            if inspect.iscoroutine(result):
+                # The function is a plain decorator around an async one.
+                result = await result
         if isinstance(result, HandlerOutcome):
             raise result
         return kombu_json.dumps(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -135,8 +136,14 @@ class Attempts:
             result = await handler.call(message, delivery)
             if handler.reply is not None:
                 return handler.reply.write(result)
-            if isinstance(result, HandlerOutcome):
-                raise result
+            if result is not None:
+                if isinstance(result, HandlerOutcome):
+                    raise result
+                if inspect.isgenerator(result) or inspect.isasyncgen(result):
+                    raise TypeError(
+                        f"the handler {handler.name} returned a generator, which nobody runs: return the result, do not"
+                        " yield, also behind a decorator"
+                    )
             return b""
 
         async def run() -> bytes:

@@ -29,7 +29,8 @@ class Depends:
     The function may be plain, async, a generator or an async generator. For a handler that is a plain function, plain
     dependencies run in its thread; for an async one they run on the event loop, and must not block. The function may
     have dependencies of its own. The parameter gets what it returns or yields. The code after a `yield` runs when the
-    handler has ended, with the handler's exception if there is one; if that code raises, the handler has failed.
+    handler has ended, with the handler's exception if there is one; if that code raises, the handler has failed. A generator
+    function may have decorators around it, if they use `functools.wraps` and return what it returns.
 
     :param cache: call the function once for each message, even if several parameters depend on it.
     :raises ConfigError: if `function` is not callable.
@@ -109,6 +110,8 @@ class ProviderKind(Enum):
     FUNCTION = "function"
     GENERATOR = "generator"
     ASYNC_GENERATOR = "async_generator"
+    WRAPPED_GENERATOR = "wrapped_generator"
+    """A function that wraps a generator function (`functools.wraps`): only its result shows whether it is a generator."""
 
 
 class Provider(NamedTuple):
@@ -138,6 +141,10 @@ class Provider(NamedTuple):
             return cls(asynccontextmanager(function), ProviderKind.ASYNC_GENERATOR, arguments, True)
         if inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(called):
             return cls(contextmanager(function), ProviderKind.GENERATOR, arguments, False)
+        wrapped = _wrapped_function(function)
+        if inspect.isasyncgenfunction(wrapped) or inspect.isgeneratorfunction(wrapped):
+            on_loop = is_async(function) or inspect.isasyncgenfunction(wrapped)
+            return cls(function, ProviderKind.WRAPPED_GENERATOR, arguments, on_loop)
         return cls(function, ProviderKind.FUNCTION, arguments, is_async(function))
 
     async def call(self, scope: MessageScope) -> Any:
@@ -160,9 +167,16 @@ class Provider(NamedTuple):
             made = self.function(**arguments)
         else:
             made = await thread.run(self.function, **arguments)
-        if self.kind is ProviderKind.ASYNC_GENERATOR:
+        kind = self.kind
+        if kind is ProviderKind.WRAPPED_GENERATOR:
+            made = await made if inspect.iscoroutine(made) else made
+            if inspect.isasyncgen(made):
+                kind, made = ProviderKind.ASYNC_GENERATOR, asynccontextmanager(_returning(made))()
+            elif inspect.isgenerator(made):
+                kind, made = ProviderKind.GENERATOR, contextmanager(_returning(made))()
+        if kind is ProviderKind.ASYNC_GENERATOR:
             return await stack.enter_async_context(made)
-        if self.kind is ProviderKind.GENERATOR:
+        if kind is ProviderKind.GENERATOR:
             if thread is None:
                 return stack.enter_context(made)
             value = await thread.run(made.__enter__)
@@ -393,6 +407,22 @@ class DependencyGraph:
 def _run(function: Function, arguments: dict[str, Getter], scope: MessageScope) -> Awaitable[Any]:
     result: Awaitable[Any] = function(scope.message, **{name: get(scope) for name, get in arguments.items()})
     return result
+
+
+def _wrapped_function(function: Function) -> Function:
+    """Return the innermost function that decorators with `functools.wraps` have wrapped, also that of an object with
+    `__call__`; the function itself if there is none.
+    """
+    while isinstance(function, partial):
+        function = function.func
+    if not inspect.isroutine(function) and not isinstance(function, type):
+        function = getattr(function, "__call__", function)  # noqa: B004
+    wrapped: Function = inspect.unwrap(function)
+    return wrapped
+
+
+def _returning(value: Any) -> Callable[[], Any]:
+    return lambda: value
 
 
 def _accepts(hint: Any, kind: Any) -> bool:

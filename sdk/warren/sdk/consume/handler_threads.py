@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -200,7 +201,7 @@ class ThreadInvoker:
             if self._injector is not None:
                 return await self._injector.call(function, message, delivery, thread)
             result = await thread.run(function, message)
-            return await result if asyncio.iscoroutine(result) else result
+            return await result if inspect.iscoroutine(result) else result
         finally:
             thread.release()
 
