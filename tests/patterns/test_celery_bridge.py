@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import threading
 from collections.abc import Callable, Mapping
@@ -520,3 +521,52 @@ async def test_a_bridge_without_an_app_and_an_eta_without_a_zone_are_refused(war
 
             @bridge.task("b")
             async def late() -> None: ...
+
+
+async def test_a_task_that_is_async_behind_a_decorator_runs_and_answers(warren: Warren) -> None:
+    app, bridge = App(), CeleryBridge()
+    app.include(bridge)
+    app.declare(celery_queue("results"))
+
+    def logged(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapper(*arguments: Any, **named: Any) -> Any:
+            return function(*arguments, **named)
+
+        return wrapper
+
+    @bridge.task("shop.charge")
+    @logged
+    async def charge(cents: int) -> int:
+        return cents + 1
+
+    async with warren.running(app):
+        await put(app, [[1], {}, None], reply_to="results")
+        answer = json.loads((await take(app, "results")).body)
+    assert (answer["status"], answer["result"]) == ("SUCCESS", 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"priority": 256}, "priority must be from 0 to 255, not 256"),
+        ({"priority": True}, "priority must be a whole number, not True"),
+        ({"retries": 1.5}, "retries must be a whole number, not 1.5"),
+        ({"retries": -1}, "retries must be at least 0, not -1"),
+        ({"time_limit": float("nan")}, "time_limit must be a finite number, not nan"),
+        ({"soft_time_limit": 0}, "soft_time_limit must be above 0, not 0"),
+        ({"countdown": float("inf")}, "inf is no duration: it must be finite"),
+    ],
+)
+async def test_numbers_of_a_task_that_is_sent_are_checked(
+    warren: Warren, options: dict[str, Any], text: str
+) -> None:
+    app, bridge = App(), CeleryBridge()
+    app.include(bridge)
+
+    @bridge.remote("shop.charge", ignore_result=True)
+    def charge() -> None: ...
+
+    async with warren.running(app):
+        with pytest.raises(ConfigError, match=text):
+            await charge.with_options(**options).delay()

@@ -457,10 +457,10 @@ def raw_connection(url: str) -> Iterator[RawClient]:
     client = RawClient(url)
     try:
         yield client.connect()
+        client.close()
     except BaseException:
         client.abort()
         raise
-    client.close()
 
 
 def described(found: base.Frame) -> str:
