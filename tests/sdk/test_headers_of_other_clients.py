@@ -21,6 +21,7 @@ from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.raw_client import raw_connection
 from warren.sdk import App, Command, Delivery, Event, Queue, Retry, Unroutable
+from warren.sdk.consume.keyed_ordering import KeyedOrdering
 
 HEADERS = 0x2000
 """Flag of the property `headers` in a content header (AMQP 0-9-1 section 4.2.6.1)."""
@@ -232,6 +233,37 @@ async def test_a_returned_message_whose_headers_cannot_be_read_fails_its_own_pub
         with pytest.raises(Unroutable):
             await app.publish(b"", key=f"{name}.nobody", headers={"deep": "?"})
         assert app.statistics().reconnects == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_error_of_the_sdk_before_the_handler_gives_up_its_message_only(
+    make_app: MakeApp, amqp_client: AsyncClient, monkeypatch: pytest.MonkeyPatch, name: str, stream: bool
+) -> None:
+    admit = KeyedOrdering.admit
+
+    def failing(ordering: KeyedOrdering[Any], job: Any) -> bool:
+        if job.delivery.body == b"odd":
+            raise ZeroDivisionError
+        return admit(ordering, job)
+
+    monkeypatch.setattr(KeyedOrdering, "admit", failing)
+    app = make_app()
+    handled: list[bytes] = []
+    options: dict[str, Any] = (
+        {"stream": name, "reader": "r", "offset": "first"} if stream else {"queue": name}
+    )
+
+    @app.handle(bytes, ordered_by="tenant", **options)
+    async def handle(body: bytes) -> None:
+        handled.append(body)
+
+    async with app:
+        for body in (b"before", b"odd", b"after"):
+            await app.publish(body, key=name)
+        dead = await amqp_client.take(f"{name}.r.dead" if stream else f"{name}.dead")
+        await eventually(lambda: len(handled) == 2, "the others are handled")
+        assert app.statistics().reconnects == 0
+    assert (dead.body, handled) == (b"odd", [b"before", b"after"])
 
 
 @pytest.mark.parametrize(

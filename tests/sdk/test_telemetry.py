@@ -13,13 +13,16 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.sdk.conftest import MakeApp
 from tests.sdk.telemetry_recorder import Recorded, handled, id_of, linked, of
+from tests.sdk.test_invalid_utf8 import FLAGS, NO_TEXT, raw, send
 from tests.support.async_client import AsyncClient
 from tests.support.polling import eventually
 from warren.sdk import (
+    Binding,
     Command,
     DeadLetter,
     Delivery,
     Event,
+    Exchange,
     PublishError,
     RemoteError,
     Request,
@@ -344,3 +347,26 @@ async def test_a_settlement_is_sent_although_its_span_fails(make_app: MakeApp, n
         await app.publish_many([b"1", b"2"], key=name)
         await eventually(lambda: app.statistics().subscriptions[name].acknowledged == 2, "both are settled")
     assert seen == [b"1", b"2"]
+
+
+async def test_texts_that_are_not_utf8_are_replaced_in_spans(
+    traced: MakeApp, recorded: Recorded, amqp_url: str, name: str
+) -> None:
+    """An exporter that cannot encode one span loses all that it exports with it."""
+    app = traced()
+    app.declare(Exchange(f"{name}.x", type="fanout"), Binding(f"{name}.x", name))
+
+    @app.handle(bytes, queue=name)
+    async def handle(body: bytes) -> None: ...
+
+    async with app:
+        await asyncio.to_thread(
+            send, amqp_url, f"{name}.x", NO_TEXT, b"odd", FLAGS["message_id"], raw(NO_TEXT)
+        )
+        await eventually(lambda: app.statistics().subscriptions[name].acknowledged == 1, "it is dead")
+    spans = [*recorded.spans("process"), *recorded.spans("ack"), *recorded.spans("publish")]
+    assert len(spans) == 3
+    for span in spans:
+        assert of(span)["messaging.message.id"] == "caf\ufffd \ufffd"
+        for text in (span.name, *map(str, of(span).values())):
+            text.encode()

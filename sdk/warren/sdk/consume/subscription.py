@@ -389,7 +389,20 @@ class Subscription:
         if self._stopping or self._mode not in CONSUMING_MODES:
             self._pending_releases.append(job)
         else:
-            self._workers.submit(job)
+            try:
+                self._workers.submit(job)
+            except Exception:
+                self._submit_failed(job)
+
+    def _submit_failed(self, job: Job) -> None:
+        """Log the exception that is being handled, and give the message up.
+
+        Such an error is a bug. Raised to the channel, it would end the connection, again at each delivery of the message.
+        """
+        log.exception(
+            "event=delivery.failed queue=%s message_id=%s", self.queue.name, job.delivery.message_id
+        )
+        self._job_ended(job, Settlement.REJECT)
 
     def _withdraw(self) -> None:
         self._pending_releases += self._workers.withdraw()

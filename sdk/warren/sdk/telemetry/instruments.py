@@ -147,7 +147,7 @@ def mark_failed(span: Span, error: BaseException) -> str:
     """Mark the span as failed by this error; return the value of its attribute `error.type`."""
     name = c.error_type(error)
     span.set_attribute(c.ERROR_TYPE, name)
-    span.set_status(StatusCode.ERROR, str(error) if isinstance(error, WarrenError) else None)
+    span.set_status(StatusCode.ERROR, c.encodable(str(error)) if isinstance(error, WarrenError) else None)
     return name
 
 

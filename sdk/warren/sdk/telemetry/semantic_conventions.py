@@ -13,6 +13,7 @@ from opentelemetry.util.types import AttributeValue
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.publish.outgoing import Outgoing
 from warren.wire.amqp_url import parse_url
+from warren.wire.delivery_scanner import is_utf8
 from warren.wire.reply_codes import Reply
 
 Attributes = dict[str, AttributeValue]
@@ -61,12 +62,20 @@ OPERATION_TYPES: Final = {
 _CONDITIONS: Final = {int(reply): reply.name.lower().replace("_", "-") for reply in Reply}
 
 
+def encodable(text: str) -> str:
+    """Return a text for a span: with U+FFFD for bytes of another client that are not UTF-8.
+
+    An exporter that cannot encode one span loses all that it exports with it.
+    """
+    return text if is_utf8(text) else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def producer_destination(exchange: str, routing_key: str) -> str:
     """Return `messaging.destination.name` for a publish: exchange and routing key, joined by a colon.
 
     An empty part is left out; without both the name is `amq.default`.
     """
-    return ":".join(part for part in (exchange, routing_key) if part) or "amq.default"
+    return encodable(":".join(part for part in (exchange, routing_key) if part)) or "amq.default"
 
 
 def consumer_destination(exchange: str, routing_key: str, queue: str) -> str:
@@ -75,7 +84,7 @@ def consumer_destination(exchange: str, routing_key: str, queue: str) -> str:
     Empty parts are left out, and the routing key also if it is the name of the queue.
     """
     parts = (exchange, routing_key if routing_key != queue else "", queue)
-    return ":".join(part for part in parts if part)
+    return encodable(":".join(part for part in parts if part))
 
 
 def span_name(attributes: Mapping[str, AttributeValue]) -> str:
@@ -104,7 +113,7 @@ def outgoing_attributes(name: str, outgoing: Outgoing) -> Attributes:
     if not outgoing.exchange:
         _note_temporary(attributes, key)
     if key:
-        attributes[ROUTING_KEY] = key
+        attributes[ROUTING_KEY] = encodable(key)
     _note_identity(attributes, outgoing.properties)
     return attributes
 
@@ -116,7 +125,7 @@ def delivery_attributes(name: str, delivery: Delivery, delivery_tag: int) -> Att
     attributes[DESTINATION] = consumer_destination(delivery.exchange, delivery.routing_key, delivery.queue)
     _note_temporary(attributes, delivery.queue)
     if delivery.routing_key:
-        attributes[ROUTING_KEY] = delivery.routing_key
+        attributes[ROUTING_KEY] = encodable(delivery.routing_key)
     if delivery_tag:
         attributes[DELIVERY_TAG] = delivery_tag
     _note_identity(attributes, delivery.properties)
@@ -152,4 +161,4 @@ def _note_temporary(attributes: Attributes, queue: str) -> None:
 def _note_identity(attributes: Attributes, properties: Mapping[str, object]) -> None:
     for key, name in ((MESSAGE_ID, "message_id"), (CONVERSATION_ID, "correlation_id")):
         if value := properties.get(name):
-            attributes[key] = str(value)
+            attributes[key] = encodable(str(value))

@@ -508,7 +508,11 @@ class StreamSubscription(Subscription):
             self._acknowledge_in_order(offset, channel, tag)
             self._store_soon()
         else:
-            self._workers.submit(Job(channel, tag, delivery))
+            job = Job(channel, tag, delivery)
+            try:
+                self._workers.submit(job)
+            except Exception:
+                self._submit_failed(job)
 
     async def _handle(self, delivery: Delivery, delivery_tag: int) -> Settlement:
         """Handle a message, after the position was stored if that is due; return the settlement."""
