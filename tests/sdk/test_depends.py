@@ -361,7 +361,7 @@ async def test_a_generator_behind_a_decorator_gets_the_exception_of_the_handler(
 async def test_a_handler_that_is_a_generator_behind_a_decorator_fails(
     make_app: MakeApp, amqp_client: AsyncClient, name: str, is_async: bool
 ) -> None:
-    """Its message would be acknowledged, and nothing of the handler have run."""
+    """The message would be acknowledged, although nothing of the handler has run."""
 
     class Ping(Command, queue=name):
         pass
