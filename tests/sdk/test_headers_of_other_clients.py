@@ -235,6 +235,45 @@ async def test_a_returned_message_whose_headers_cannot_be_read_fails_its_own_pub
         assert app.statistics().reconnects == 0
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"offset": -1}',
+        b'{"offset": 9223372036854775808}',
+        b'{"offset": true}',
+        b'{"since": 1000000000000000000}',
+        b'{"since": -1}',
+        b'{"incarnation": -1, "mark": 7}',
+        b'{"mark": "' + b"x" * 256 + b'"}',
+        b"[" * 100_000,
+        b"\xff",
+    ],
+    ids=lambda body: str(body[:30]),
+)
+async def test_a_position_that_is_none_does_not_stop_a_reader(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str, body: bytes
+) -> None:
+    handled: list[bytes] = []
+
+    def app_of() -> App:
+        app = make_app()
+
+        @app.handle(bytes, stream=name, reader="r", offset="first", resume=True)
+        async def handle(body: bytes) -> None:
+            handled.append(body)
+
+        return app
+
+    async with app_of() as app:
+        await app.publish(b"1", key=name)
+        await eventually(lambda: handled == [b"1"], "the first message is handled")
+    await amqp_client.put(f"{name}.r.position", body)
+    async with app_of() as app:
+        await app.publish(b"2", key=name)
+        await eventually(lambda: handled == [b"1", b"2"], "the reader goes on at its position")
+        assert app.statistics().reconnects == 0
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_error_of_the_sdk_before_the_handler_gives_up_its_message_only(
     make_app: MakeApp, amqp_client: AsyncClient, monkeypatch: pytest.MonkeyPatch, name: str, stream: bool
