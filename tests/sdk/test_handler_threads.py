@@ -269,6 +269,30 @@ async def test_a_handler_that_outlives_the_grace_period_is_abandoned(
     assert "event=handler.abandoned handler=" in caplog.text
 
 
+async def test_a_call_that_was_abandoned_holds_up_no_other(make_app: MakeApp, name: str) -> None:
+    app = make_app(threads=2, retry=Retry(1))
+    release, handled = threading.Event(), threading.Event()
+
+    @app.handle(bytes, queue=name, concurrency=1)
+    def take(body: bytes) -> None:
+        if body == b"1":
+            release.wait()
+        else:
+            handled.set()
+
+    async def give_up(delivery: Delivery, call_next: Callable[[Delivery], Awaitable[None]]) -> None:
+        async with asyncio.timeout(0.01 if delivery.body == b"1" else None):
+            await call_next(delivery)
+
+    app.middleware(handle=give_up)
+    try:
+        async with app:
+            await app.publish_many([b"1", b"2"], key=name)
+            await eventually(handled.is_set, "the next message has a thread")
+    finally:
+        release.set()
+
+
 async def test_a_plain_handler_publishes_through_app_sync(make_app: MakeApp, name: str) -> None:
     class First(Command, queue=f"{name}.1"):
         pass

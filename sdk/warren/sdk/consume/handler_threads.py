@@ -9,7 +9,7 @@ import inspect
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from warren.sdk.choices import check_whole_number
 from warren.sdk.consume.delivery import Delivery
@@ -20,6 +20,10 @@ THREADS: Final = 40
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+
+
+ThreadPoolRun: TypeAlias = "SimpleQueue[HandlerThread | None]"
+"""Queue of the messages that wait for a thread; a new one after each `close` of the pool."""
 
 
 class ThreadWork:
@@ -87,7 +91,9 @@ class HandlerThread:
         self._name = name
         self._context = contextvars.copy_context()
         self._works: SimpleQueue[ThreadWork | None] = SimpleQueue()
-        self._has_thread = False
+        self._run: ThreadPoolRun | None = None
+        """Run of the pool in which the message has a thread; None before its first call."""
+        self._loop = asyncio.get_running_loop()
         self._is_abandoned = False
 
     async def run(
@@ -100,9 +106,8 @@ class HandlerThread:
         """
         work = ThreadWork(lambda: self._context.run(function, *arguments, **named))
         self._works.put(work)
-        if not self._has_thread:
-            self._has_thread = True
-            self._threads.start(self)
+        if self._run is None:
+            self._run = self._threads.start(self)
         if self._is_abandoned:
             # A clean-up: it must not delay the stop of the App by the rest of the handler's time.
             return None  # type: ignore[return-value]
@@ -116,15 +121,19 @@ class HandlerThread:
         return result
 
     def release(self) -> None:
-        """Return the thread to the pool after the last call."""
-        if self._has_thread:
+        """Return the thread to the pool after the last call. One that still makes an abandoned call returns after it."""
+        if self._run is not None:
             self._works.put(None)
-            self._threads.ended()
+            if not self._is_abandoned:
+                self._threads.ended(self._run)
 
     def serve(self) -> None:
         """Make the calls until `release`; called in the thread."""
         while (work := self._works.get()) is not None:
             work.run()
+        if self._is_abandoned and self._run is not None:
+            with contextlib.suppress(RuntimeError):  # The loop is closed.
+                self._loop.call_soon_threadsafe(self._threads.ended, self._run)
 
 
 class HandlerThreads:
@@ -140,24 +149,29 @@ class HandlerThreads:
     def __init__(self, size: int = THREADS) -> None:
         check_whole_number("threads", size)
         self._size = size
-        self._queue: SimpleQueue[HandlerThread | None] = SimpleQueue()
+        self._queue: ThreadPoolRun = SimpleQueue()
         self._count = 0
         """Threads that were started and not told to end."""
         self._used = 0
-        """Messages that have a thread, or wait for one."""
+        """Messages that have a thread, or wait for one; those whose calls were abandoned, until their calls end."""
 
-    def start(self, thread: HandlerThread) -> None:
-        """Let the next free thread serve a message."""
+    def start(self, thread: HandlerThread) -> ThreadPoolRun:
+        """Let the next free thread serve a message; return the argument of `ended`."""
         self._used += 1
         if self._count < min(self._used, self._size):
             self._count += 1
             name = f"warren handler {self._count}"
             threading.Thread(target=_serve, args=(self._queue,), name=name, daemon=True).start()
         self._queue.put(thread)
+        return self._queue
 
-    def ended(self) -> None:
-        """Note that the last call for a message has been made, or abandoned."""
-        self._used = max(0, self._used - 1)
+    def ended(self, run: ThreadPoolRun) -> None:
+        """Note that the last call for a message has ended.
+
+        :param run: result of `start`; a call that outlives `close` does not count any more.
+        """
+        if run is self._queue:
+            self._used -= 1
 
     def close(self) -> None:
         """End all threads, those that still make a call after it. A later `start` starts new ones."""
