@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_
 
 from warren.core.documentation_links import troubleshooting_link
 from warren.core.durations import Duration
+from warren.sdk.exception_text import exception_text
 from warren.sdk.keywords import describe_unknown_class_keyword
 
 if TYPE_CHECKING:
@@ -384,7 +385,7 @@ class Undecodable(HandlerOutcome):
     counted_as = "dead_lettered"
 
     def __init__(self, error: ValueError) -> None:
-        super().__init__(str(error))
+        super().__init__(exception_text(error))
         self.error: ValueError = error
 
 

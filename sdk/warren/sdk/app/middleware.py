@@ -8,6 +8,7 @@ from typing import Protocol
 
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.errors import ConfigError, PublishError, WarrenError
+from warren.sdk.exception_text import describe_exception
 from warren.sdk.protocols import HandleMiddleware, PublishMiddleware
 from warren.sdk.publish.outgoing import Outgoing
 
@@ -80,7 +81,7 @@ class Middlewares:
             except WarrenError:
                 raise
             except Exception as error:
-                raise PublishError(f"a middleware failed: {type(error).__name__}: {error}") from error
+                raise PublishError(f"a middleware failed: {describe_exception(error)}") from error
 
         task = asyncio.ensure_future(whole())
         task.add_done_callback(lambda done: written.set())

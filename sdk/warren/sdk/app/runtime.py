@@ -358,7 +358,6 @@ class Runtime:
                 lease_link=self._publish_connection,
                 clock=self._clock,
                 marks=self._registry.declares,
-                give_up=endpoint.give_up,
             )
         subscription = create(
             connection,
@@ -366,6 +365,7 @@ class Runtime:
             prefetch=endpoint.options.prefetch,
             concurrency=endpoint.options.concurrency,
             process=endpoint.process,
+            give_up=endpoint.give_up,
             telemetry=self._consume_telemetry,
             key=endpoint.ordering_key,
             recover=self._redeclare,

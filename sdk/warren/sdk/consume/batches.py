@@ -25,11 +25,13 @@ BATCH_WITHIN = timedelta(milliseconds=50)
 class BatchEntry(NamedTuple):
     """A message in a batch, and the future of its outcome: None or the outcome that the handler chose, or the exception
     with which handling the message failed.
+
+    The exception is the result of the future: awaiting a future that raises GeneratorExit would close the coroutine.
     """
 
     message: Any
     delivery: Delivery
-    outcome: asyncio.Future[HandlerOutcome | None]
+    outcome: asyncio.Future[BaseException | None]
 
 
 class Batch:
@@ -110,10 +112,13 @@ class BatchCollector:
         elif self._timer is None:
             self._timer = self._clock.call_at(self._clock.now() + self._within, self._close_batch)
         try:
-            return await entry.outcome
+            outcome = await entry.outcome
         except asyncio.CancelledError:
             batch.cancel_if_abandoned()
             raise
+        if outcome is None or isinstance(outcome, HandlerOutcome):
+            return outcome
+        raise outcome
 
     def _close_batch(self) -> None:
         """End the current batch: start a task that calls the handler with its messages, and begin the next batch."""
@@ -144,12 +149,8 @@ class BatchCollector:
             except BaseException as error:
                 outcomes = [error] * len(entries)
         for entry, outcome in zip(entries, outcomes, strict=True):
-            if entry.outcome.done():
-                continue
-            if outcome is None or isinstance(outcome, HandlerOutcome):
+            if not entry.outcome.done():
                 entry.outcome.set_result(outcome)
-            else:
-                entry.outcome.set_exception(outcome)
 
     async def _call(self, entries: list[BatchEntry]) -> object:
         messages = [entry.message for entry in entries]

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from warren.sdk.choices import check_whole_number
 from warren.sdk.durations import Duration, duration
+from warren.sdk.exception_text import exception_text
 from warren.sdk.logger import log
 from warren.sdk.protocols import Clock, Timer
 
@@ -80,7 +81,7 @@ class Circuit:
     def is_open(self) -> bool:
         return self._timer is not None
 
-    def failed(self, error: Exception) -> bool:
+    def failed(self, error: BaseException) -> bool:
         """Count a failed message, and open the circuit after `CircuitBreaker.failures` of them in a row or a failed
         trial; return True if the message has to return to its queue.
 
@@ -103,7 +104,7 @@ class Circuit:
         pause = duration(self._breaker.pause)
         log.error(
             "event=circuit.opened queue=%s failures=%s pause_seconds=%g error_type=%s error=%s",
-            self._queue, self._failures, pause.total_seconds(), type(error).__name__, error,
+            self._queue, self._failures, pause.total_seconds(), type(error).__name__, exception_text(error),
         )  # fmt: skip
         self._timer = self._clock.call_at(self._clock.now() + pause.total_seconds(), self._end_pause)
         return True

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from warren.sdk.consume.delivery import Delivery, count_in
 from warren.sdk.errors import ConfigError
+from warren.sdk.exception_text import describe_exception
 from warren.sdk.messages.forwarding import BROKER_HEADERS, ORIGIN_EXCHANGE, ORIGIN_KEY, copy, fields, origin
 from warren.sdk.publish.outgoing import Outgoing
 from warren.sdk.topology.queue import Queue
@@ -86,7 +87,7 @@ def dead_letter_copy(
     }
     if error is not None:
         longest = ERROR_CHARACTERS if size is CopySize.WHOLE else BRIEF_ERROR_CHARACTERS
-        headers[DEAD_ERROR] = f"{type(error).__name__}: {error}"[:longest]
+        headers[DEAD_ERROR] = describe_exception(error)[:longest]
     key = delivery.routing_key if queue.dead_letter_key is None else queue.dead_letter_key
     return copy(delivery, queue.dead_letter_exchange, key, headers)
 

@@ -128,21 +128,30 @@ class Endpoint:
         """Pass one delivery to its handler, with retries; publish the reply or dead letter copy if there is one; return
         how to settle the delivery.
 
-        :raises asyncio.CancelledError: if the task was cancelled from outside. No other exception leaves this method.
+        :raises asyncio.CancelledError: if the task was cancelled: by the App, or by the handler itself.
+        :raises GeneratorExit: if the handler raised it, or the event loop has ended.
+        :raises KeyboardInterrupt: if the program ends.
+        :raises SystemExit: if the handler ends the program. No other exception leaves this method.
         """
+        settlement: Settlement | None = None
         try:
             with processing_scope(self.telemetry, delivery, delivery_tag), as_current_delivery(delivery):
-                return await self._process(delivery)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+                settlement = await self._process(delivery)
+        except BaseException as error:
+            if _ends_task(error):
                 raise
-            # The handler raised CancelledError by itself; nobody cancelled this task.
-            return await self.settler.dead_letter(delivery, "failed", error)
-        except Exception as error:
             # The settler handles a handler's errors; this one comes from the SDK or a plug-in.
             self.report.delivery_failed(delivery)
-            return await self.settler.dead_letter(delivery, "failed", error)
+            return settlement or await self.give_up(delivery, error)
+        return settlement
+
+    async def give_up(self, delivery: Delivery, error: BaseException) -> Settlement:
+        """Answer a request with an error reply, or dead-letter another message, because it cannot be handled; return the
+        settlement.
+
+        :param error: the error with which handling the message ended.
+        """
+        return await self.settler.give_up(self._handler_for(delivery), delivery, error)
 
     async def _process(self, delivery: Delivery) -> Settlement:
         settler = self.settler
@@ -161,6 +170,10 @@ class Endpoint:
             return await settler.after_failure(handler, delivery, failed.error, failed.attempts)
         except Exception as error:
             return await settler.after_error(handler, delivery, error)
+        except BaseException as error:
+            if _ends_task(error):
+                raise
+            return await settler.after_failure(handler, delivery, error)
         settler.succeeded()
         if handler.reply is not None and wants_reply(delivery):
             return await settler.reply(handler, delivery, result)
@@ -206,3 +219,15 @@ class Endpoint:
         if kind:
             return specs.get(str(kind)) or specs.get("")
         return self._handlers[0] if len(self._handlers) == 1 else None
+
+
+def _ends_task(error: BaseException) -> bool:
+    """Return whether an exception ends the task that handles a message, so that nothing can be awaited in it any more.
+
+    False for a CancelledError of another task that a handler awaited. True for every GeneratorExit: a coroutine into which
+    one is thrown cannot await anything.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, GeneratorExit | KeyboardInterrupt | SystemExit)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
+from typing import Concatenate, ParamSpec
 
 from warren.core.capture_events import DEAD_LETTERED, event_prefix
 from warren.sdk.capture.recorder import Recorder
@@ -10,9 +14,31 @@ from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.handlers.handler_spec import HandlerSpec
 from warren.sdk.consume.retry import AttemptNumber
 from warren.sdk.consume.user_traceback import user_exc_info
+from warren.sdk.exception_text import exception_text
 from warren.sdk.logger import log
 from warren.sdk.telemetry.consume_spans import record_failure
 from warren.sdk.topology.queue import Queue
+
+Parameters = ParamSpec("Parameters")
+
+
+def _raises_nothing(
+    report: Callable[Concatenate[HandlerReport, Parameters], None],
+) -> Callable[Concatenate[HandlerReport, Parameters], None]:
+    """Return a method that logs an error of the report instead of raising it, such as one of a log handler."""
+
+    @wraps(report)
+    def guarded(self: HandlerReport, /, *arguments: Parameters.args, **named: Parameters.kwargs) -> None:
+        try:
+            report(self, *arguments, **named)
+        except Exception as error:
+            with contextlib.suppress(Exception):
+                log.error(
+                    "event=handler.report_failed report=%s error_type=%s error=%s",
+                    report.__name__, type(error).__name__, exception_text(error),
+                )  # fmt: skip
+
+    return guarded
 
 
 @dataclass(slots=True)
@@ -49,7 +75,7 @@ class HandlerStatistics:
 class HandlerReport:
     """Reporter of the outcome of each delivery of one queue: as counts, log records, span status and capture events.
 
-    No method of it changes a delivery or a settlement.
+    No method of it changes a delivery or a settlement, and none raises an exception.
 
     :ivar capture: recorder of capture events, or None if the App does not capture; set for each run of the App.
     """
@@ -59,34 +85,38 @@ class HandlerReport:
         self.capture: Recorder | None = None
         self._key_error_logged = False
 
+    @_raises_nothing
     def attempt_failed(
         self,
         handler: HandlerSpec,
         delivery: Delivery,
         error: BaseException,
-        number: AttemptNumber,
+        number: AttemptNumber | None,
         next_step: str,
         *,
         with_traceback: bool = False,
     ) -> None:
         """Log a failed attempt that is not the last: its number, and what follows.
 
+        :param number: number of the attempt; None if no attempt was counted.
         :param next_step: text, such as `again in 5 s`.
         """
         log.warning(
             "event=handler.failed queue=%s handler=%s type=%s message_id=%s attempt=%s attempts=%s next=%s error_type=%s"
             " error=%s",
-            delivery.queue, handler.name, delivery.type, delivery.message_id, number.attempt, number.attempts, next_step,
+            delivery.queue, handler.name, delivery.type, delivery.message_id,
+            "-" if number is None else number.attempt, "-" if number is None else number.attempts, next_step,
             type(error).__name__, _one_line(error),
             exc_info=user_exc_info(error, handler.user_function) if with_traceback else None,
         )  # fmt: skip
 
+    @_raises_nothing
     def handler_failed(
         self,
         handler: HandlerSpec,
         delivery: Delivery,
-        error: Exception,
-        number: AttemptNumber,
+        error: BaseException,
+        number: AttemptNumber | None,
         next_step: str,
     ) -> None:
         """Log the last failed attempt in this process, with a traceback that begins in the user's code.
@@ -95,10 +125,12 @@ class HandlerReport:
         """
         self.attempt_failed(handler, delivery, error, number, next_step, with_traceback=True)
 
+    @_raises_nothing
     def delivery_failed(self, delivery: Delivery) -> None:
         """Log the exception that is being handled: an error of the SDK or of a plug-in, not of a handler."""
         log.exception("event=delivery.failed queue=%s message_id=%s", delivery.queue, delivery.message_id)
 
+    @_raises_nothing
     def dead_lettering(
         self,
         delivery: Delivery,
@@ -126,6 +158,7 @@ class HandlerReport:
             exc_info=None if handler is None else user_exc_info(error, handler.user_function),
         )  # fmt: skip
 
+    @_raises_nothing
     def dead_lettered(self, delivery: Delivery, reason: str) -> None:
         """Count a dead letter copy that the broker confirmed, and record a capture event for it.
 
@@ -138,10 +171,12 @@ class HandlerReport:
             )
             self.capture.add(kind, delivery.message_id or "")
 
+    @_raises_nothing
     def dead_letter_unconfirmed(self, delivery: Delivery, error: Exception) -> None:
         """Log that the broker did not confirm the dead letter copy; the message is rejected instead."""
-        log.warning("event=dead_letter.unconfirmed queue=%s error=%s", delivery.queue, error)
+        log.warning("event=dead_letter.unconfirmed queue=%s error=%s", delivery.queue, _one_line(error))
 
+    @_raises_nothing
     def dropped(self, delivery: Delivery, reason: str) -> None:
         """Count and log a message that is lost, because no dead letter exchange or queue accepts it.
 
@@ -153,6 +188,7 @@ class HandlerReport:
             delivery.queue, delivery.message_id, reason,
         )  # fmt: skip
 
+    @_raises_nothing
     def skipped(
         self, delivery: Delivery, reason: str, error: BaseException, handler: HandlerSpec | None
     ) -> None:
@@ -168,6 +204,7 @@ class HandlerReport:
             _one_line(error), exc_info=None if handler is None else user_exc_info(error, handler.user_function),
         )  # fmt: skip
 
+    @_raises_nothing
     def stopped(
         self, delivery: Delivery, reason: str, error: BaseException, handler: HandlerSpec | None
     ) -> None:
@@ -182,15 +219,18 @@ class HandlerReport:
             _one_line(error), exc_info=None if handler is None else user_exc_info(error, handler.user_function),
         )  # fmt: skip
 
+    @_raises_nothing
     def reply_unconfirmed(self, delivery: Delivery, error: Exception) -> None:
         """Log that the broker did not confirm a reply; the request is requeued."""
-        log.warning("event=reply.unconfirmed queue=%s error=%s", delivery.queue, error)
+        log.warning("event=reply.unconfirmed queue=%s error=%s", delivery.queue, _one_line(error))
 
+    @_raises_nothing
     def reply_refused(self, delivery: Delivery, error: Exception) -> None:
         """Count and log a reply that can never be published; the caller gets an error reply instead."""
-        log.error("event=reply.refused queue=%s error=%s", delivery.queue, error)
         self.statistics.error_replies += 1
+        log.error("event=reply.refused queue=%s error=%s", delivery.queue, _one_line(error))
 
+    @_raises_nothing
     def key_unreadable(self, delivery: Delivery, error: BaseException) -> None:
         """Log the first message of the queue whose `ordered_by` key cannot be computed or compared; ignore further ones."""
         if not self._key_error_logged:
@@ -202,10 +242,7 @@ class HandlerReport:
 
 
 def _one_line(error: BaseException) -> str:
-    try:
-        return " ".join(str(error).split())
-    except Exception:
-        return "its text cannot be shown"
+    return " ".join(exception_text(error).split())
 
 
 def _destination(queue: Queue) -> str:

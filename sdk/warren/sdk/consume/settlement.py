@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from enum import Enum
@@ -18,8 +19,8 @@ from warren.sdk.consume.retry import AttemptNumber
 from warren.sdk.durations import duration
 from warren.sdk.errors import (
     Ack,
-    ConfigError,
     DeadLetter,
+    HandlerOutcome,
     RemoteError,
     Requeue,
     RetryLater,
@@ -29,6 +30,7 @@ from warren.sdk.errors import (
     Unroutable,
     WarrenError,
 )
+from warren.sdk.exception_text import exception_text
 from warren.sdk.protocols import Clock, DelayBackend, RetryPolicy
 from warren.sdk.publish.outgoing import Outgoing
 from warren.sdk.rpc.replies import error_reply, reply, wants_reply
@@ -126,7 +128,7 @@ class Settler:
             case Requeue():
                 return Settlement.REQUEUE
             case DeadLetter():
-                return await self.dead_letter(delivery, "rejected", error)
+                return await self._after_dead_letter(handler, delivery, error)
             case Undecodable():
                 return await self._after_undecodable(handler, delivery, error)
             case RetryLater(after=after) if after is not None:
@@ -161,12 +163,14 @@ class Settler:
         make = partial(dead_letter_copy, delivery, queue, reason, error, self._clock.now())
         try:
             await self._publish_dead_letter(make, (CopySize.WHOLE, CopySize.BRIEF))
-        except WarrenError as problem:
+        except Exception as problem:
+            if not isinstance(problem, WarrenError):
+                report.delivery_failed(delivery)
             if not queue.is_dead_lettered_by_broker:
                 report.dead_letter_unconfirmed(delivery, problem)
                 return Settlement.REQUEUE
             if isinstance(problem, Unroutable) and not queue.dead_letters_at_least_once:
-                report.dropped(delivery, str(problem))
+                report.dropped(delivery, exception_text(problem))
             else:
                 report.dead_letter_unconfirmed(delivery, problem)
             return Settlement.REJECT
@@ -188,7 +192,7 @@ class Settler:
         :param takes_calls: whether a handler of the queue answers requests. If none does, nobody waits for its replies.
         """
         if takes_calls and wants_reply(delivery):
-            refusal = RemoteError("unknown_type", str(error))
+            refusal = RemoteError("unknown_type", exception_text(error))
             return await self._publish_reply(delivery, error_reply(delivery, refusal, self._clock.now()))
         return await self.dead_letter(delivery, "unknown_type", error)
 
@@ -196,20 +200,40 @@ class Settler:
         self, handler: HandlerSpec, delivery: Delivery, error: Undecodable
     ) -> Settlement:
         if handler.reply is not None and wants_reply(delivery):
-            refusal = RemoteError("undecodable", str(error))
+            refusal = RemoteError("undecodable", exception_text(error))
             return await self._publish_reply(delivery, error_reply(delivery, refusal, self._clock.now()))
         reason = UNREADABLE.get(type(error.error), "undecodable")
         return await self.dead_letter(delivery, reason, error.error)
 
+    async def _after_dead_letter(
+        self, handler: HandlerSpec, delivery: Delivery, error: DeadLetter
+    ) -> Settlement:
+        """Dead-letter the message, then answer a request with an error; return the settlement.
+
+        A request that returns to its queue is not answered: it is handled again.
+        """
+        settlement = await self.dead_letter(delivery, "rejected", error)
+        if handler.reply is not None and wants_reply(delivery) and settlement is not Settlement.REQUEUE:
+            self._report.statistics.error_replies += 1
+            refusal = RemoteError("rejected", exception_text(error))
+            try:
+                await self._send(error_reply(delivery, refusal, self._clock.now()))
+            except Unroutable:
+                self._report.statistics.unclaimed_replies += 1
+            except Exception as problem:
+                # The dead letter exists: a request that is handled again would make a second one.
+                self._report.reply_unconfirmed(delivery, problem)
+        return settlement
+
     async def after_failure(
-        self, handler: HandlerSpec, delivery: Delivery, error: Exception, attempts: int = 1
+        self, handler: HandlerSpec, delivery: Delivery, error: BaseException, attempts: int = 1
     ) -> Settlement:
         """Settle a message whose handler failed, and return the settlement.
 
         If the circuit breaker is open, the message returns to its queue. Otherwise, if the retry policy returns a
-        delay, a copy of the message is published with that delay. If it returns None, or the copy can never be published, a
-        request gets an error reply, and another message is dead-lettered. The failure is logged with its number and
-        what follows.
+        delay, a copy of the message is published with that delay. If it returns None, if the copy can never be published,
+        or if the error is no `Exception`, a request gets an error reply, and another message is dead-lettered. The failure
+        is logged with its number and what follows.
 
         :param attempts: number of attempts in this process.
         """
@@ -220,22 +244,49 @@ class Settler:
             return Settlement.RELEASE
         policy = handler.retry or self._retry
         number = AttemptNumber.of(policy, delivery, attempts)
-        after = None if is_answer else policy.delay(error, delivery)
-        if after is not None:
-            next_step = f"again in {after.total_seconds():g} s"
-            self._report.handler_failed(handler, delivery, error, number, next_step)
+        if isinstance(error, Exception) and not is_answer:
             try:
-                return await self._redeliver(delivery, after)
-            except ConfigError as problem:
-                # No copy for another attempt can be published: its headers fit in no frame, for example.
-                error.add_note(f"The message is not handled again: {problem}")
-        if handler.reply is not None and wants_reply(delivery):
-            if not is_answer:
+                after = policy.delay(error, delivery)
+                if after is not None:
+                    next_step = f"again in {after.total_seconds():g} s"
+                    self._report.handler_failed(handler, delivery, error, number, next_step)
+                    return await self._redeliver(delivery, after)
+            except HandlerOutcome:
+                raise
+            except Exception as problem:
+                # No copy for another attempt is published: its headers fit in no frame, for example, or the policy failed.
+                if not isinstance(problem, WarrenError):
+                    self._report.delivery_failed(delivery)
+                with contextlib.suppress(Exception):
+                    error.add_note(f"The message is not handled again: {exception_text(problem)}")
+        return await self.give_up(handler, delivery, error, number)
+
+    async def give_up(
+        self,
+        handler: HandlerSpec | None,
+        delivery: Delivery,
+        error: BaseException,
+        number: AttemptNumber | None = None,
+    ) -> Settlement:
+        """Answer a request with an error reply, or dead-letter another message; return the settlement. Nothing that fails
+        meanwhile is raised.
+
+        :param handler: the handler that failed, or None if none was called.
+        :param number: number of the attempt that failed; None if no attempt was counted.
+        """
+        try:
+            if handler is None or handler.reply is None or not wants_reply(delivery):
+                return await self.dead_letter(delivery, "failed", error, handler, number)
+            if not isinstance(error, RemoteError):
                 self._report.handler_failed(handler, delivery, error, number, "error reply")
             self._report.statistics.error_replies += 1
             note_outcome("error_reply")
             return await self._publish_reply(delivery, error_reply(delivery, error, self._clock.now()))
-        return await self.dead_letter(delivery, "failed", error, handler, number)
+        except Exception:
+            self._report.delivery_failed(delivery)
+            queue = self._queue()
+            is_safe = queue.dead_letter_exchange is None or queue.is_dead_lettered_by_broker
+            return Settlement.REJECT if is_safe else Settlement.REQUEUE
 
     async def _redeliver(self, delivery: Delivery, after: timedelta) -> Settlement:
         await self._delay().redeliver(delivery, delivery.queue, after)
@@ -256,13 +307,14 @@ class Settler:
             await self._send(answer)
         except Unroutable:
             self._report.statistics.unclaimed_replies += 1
-        except WarrenError as error:
-            if error.retryable or error.outcome == "unknown":
+        except Exception as error:
+            if isinstance(error, WarrenError) and (error.retryable or error.outcome == "unknown"):
                 self._report.reply_unconfirmed(delivery, error)
                 return Settlement.REQUEUE
             if is_last:
                 return await self.dead_letter(delivery, "reply_refused", error)
             self._report.reply_refused(delivery, error)
-            refusal = error_reply(delivery, RemoteError("reply_refused", str(error)), self._clock.now())
-            return await self._publish_reply(delivery, refusal, is_last=True)
+            refusal = RemoteError("reply_refused", exception_text(error))
+            answer = error_reply(delivery, refusal, self._clock.now())
+            return await self._publish_reply(delivery, answer, is_last=True)
         return Settlement.ACK

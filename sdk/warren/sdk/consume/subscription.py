@@ -15,7 +15,14 @@ from tenacity import AsyncRetrying, retry_if_exception
 from warren.sdk.consume.circuit_breaker import Circuit
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.settlement import OPERATIONS, Settlement
-from warren.sdk.consume.workers import ConsumerStatistics, Job, OrderingKey, Process, Workers
+from warren.sdk.consume.workers import (
+    ConsumerStatistics,
+    GiveUp,
+    Job,
+    OrderingKey,
+    Process,
+    Workers,
+)
 from warren.sdk.durations import Duration, seconds
 from warren.sdk.errors import ConfigError, TransportUnavailable, WarrenError
 from warren.sdk.logger import log
@@ -60,7 +67,8 @@ class Subscription:
     :param prefetch: messages that the broker sends ahead of their acknowledgement.
     :param concurrency: deliveries that are handled at the same time.
     :param process: handles one delivery and returns its settlement; if it is
-        cancelled, the message goes back to the queue.
+        cancelled because the App stops, the message goes back to the queue.
+    :param give_up: settles a delivery whose handler has ended the task that handles it.
     :param key: ordering key of a delivery; deliveries with the same key are handled one at a time. None without ordering
         by key.
     :param recover: declares the topology again; called when the queue may have been deleted.
@@ -77,6 +85,7 @@ class Subscription:
         prefetch: int,
         concurrency: int,
         process: Process,
+        give_up: GiveUp,
         key: OrderingKey | None,
         recover: Callable[[], Awaitable[None]],
         on_change: Callable[[], None],
@@ -107,7 +116,14 @@ class Subscription:
         self.error: WarrenError | None = None
         self.statistics: ConsumerStatistics = ConsumerStatistics()
         self._workers = Workers(
-            queue.name, concurrency, process, key, self._job_ended, self.statistics, self._is_shutting_down
+            queue.name,
+            concurrency,
+            process,
+            give_up,
+            key,
+            self._job_ended,
+            self.statistics,
+            self._is_shutting_down,
         )
 
     @property

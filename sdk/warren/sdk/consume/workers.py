@@ -7,7 +7,7 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.keyed_ordering import KeyedOrdering
@@ -59,6 +59,9 @@ class OrderingKey(NamedTuple):
 
 Process = Callable[[Delivery, int], Awaitable[Settlement]]
 """Function that handles a delivery, given with its delivery tag, and returns the settlement."""
+GiveUp = Callable[[Delivery, BaseException], Awaitable[Settlement]]
+"""Function that settles a delivery whose handling ended with an error: it answers a request, or dead-letters another
+message, and returns the settlement."""
 
 
 class Workers:
@@ -66,7 +69,9 @@ class Workers:
 
     :param concurrency: number of tasks.
     :param process: handles one delivery and returns its settlement; if it is
-        cancelled, the message goes back to the queue.
+        cancelled because the App stops, the message goes back to the queue.
+    :param give_up: called for a delivery whose handler has ended the task that handles it, for example because it
+        cancelled its own task.
     :param key: ordering key of a delivery; deliveries with the same key are handled one at a time. None without ordering
         by key.
     :param settle: called with each handled delivery (a `Job`) and its settlement.
@@ -80,6 +85,7 @@ class Workers:
         queue: str,
         concurrency: int,
         process: Process,
+        give_up: GiveUp,
         key: OrderingKey | None,
         settle: Callable[[Job, Settlement], None],
         statistics: ConsumerStatistics,
@@ -88,6 +94,7 @@ class Workers:
         self._queue = queue
         self._concurrency = concurrency
         self._process = process
+        self._give_up = give_up
         self._settle = settle
         self._statistics = statistics
         self._ready: deque[Job] = deque()
@@ -103,6 +110,8 @@ class Workers:
         """A future for each worker that waits for a job."""
         self._is_shutting_down = is_shutting_down
         self._tasks: set[asyncio.Task[None]] = set()
+        self._giving_up: set[asyncio.Task[None]] = set()
+        """Tasks that settle deliveries whose handlers have ended their workers."""
         self._none_running = asyncio.Event()
         self._none_running.set()
         self._stopping = False
@@ -138,9 +147,10 @@ class Workers:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace):
                 await self._none_running.wait()
-        for task in self._tasks:
+        tasks = self._tasks | self._giving_up
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _start_worker(self) -> None:
         task = asyncio.create_task(self._work(), name=f"worker {self._queue}")
@@ -189,32 +199,68 @@ class Workers:
             if statistics.running == 1:
                 self._none_running.clear()
             settlement = Settlement.RELEASE
+            failure: BaseException | None = None
             try:
                 settlement = await self._process(job.delivery, job.delivery_tag)
-            except asyncio.CancelledError:
+            except SystemExit:
+                # The handler's doing: the message counts as failed, so that the delivery limit applies to it.
+                settlement = Settlement.REQUEUE
+                raise
+            except KeyboardInterrupt:
+                raise
+            except GeneratorExit as error:
+                if _current_task() is not task:
+                    # The event loop has ended without this task, and its coroutine is closed.
+                    raise
+                failure = error
+                continue
+            except BaseException as error:
+                if not isinstance(error, asyncio.CancelledError):
+                    # `process` handles failures; any other error must not cost the queue its worker.
+                    failure = error
+                    continue
                 if not self._stopping and not self._is_shutting_down():
                     # The handler cancelled its own task. If the message were released, this would repeat for ever.
-                    log.exception(
-                        "event=delivery.failed queue=%s message_id=%s", self._queue, job.delivery.message_id
-                    )
-                    settlement = Settlement.REJECT
+                    failure = error
                 raise
-            except (KeyboardInterrupt, SystemExit, GeneratorExit):
-                raise
-            except BaseException:
-                # `process` handles failures; any other error must not cost the queue its worker.
-                log.exception(
-                    "event=delivery.failed queue=%s message_id=%s", self._queue, job.delivery.message_id
-                )
-                settlement = Settlement.REJECT
             finally:
-                statistics.running -= 1
-                if not statistics.running:
-                    self._none_running.set()
-                self._settle(job, settlement)
-                if self._ordering is not None:
-                    self._start_next_of_key(job)
+                if failure is None:
+                    self._job_ended(job, settlement)
+                else:
+                    # In a task of its own: nothing can be awaited in one that is being cancelled.
+                    task_of_failure = asyncio.create_task(self._settle_failed(job, failure))
+                    self._giving_up.add(task_of_failure)
+                    task_of_failure.add_done_callback(self._giving_up.discard)
+
+    async def _settle_failed(self, job: Job, failure: BaseException) -> None:
+        """Settle a delivery whose handler has ended its worker."""
+        settlement = Settlement.RELEASE
+        try:
+            log.error(
+                "event=delivery.failed queue=%s message_id=%s",
+                self._queue, job.delivery.message_id, exc_info=failure,
+            )  # fmt: skip
+            settlement = await self._give_up(job.delivery, failure)
+        finally:
+            self._job_ended(job, settlement)
+
+    def _job_ended(self, job: Job, settlement: Settlement) -> None:
+        statistics = self._statistics
+        statistics.running -= 1
+        if not statistics.running:
+            self._none_running.set()
+        self._settle(job, settlement)
+        if self._ordering is not None:
+            self._start_next_of_key(job)
 
     def _start_next_of_key(self, job: Job) -> None:
         if self._ordering is not None and (following := self._ordering.release(job)) is not None:
             self._add_ready(following)
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    """Return the task that runs now; None outside of an event loop."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None

@@ -37,6 +37,9 @@ class ReentrantCalls:
             request.body, request.exchange, request.routing_key, self._queue, False,
             dict(request.headers), dict(request.properties),
         )  # fmt: skip
-        settlement = await self._endpoint.process(delivery, 0)
+        try:
+            settlement = await self._endpoint.process(delivery, 0)
+        except GeneratorExit as error:
+            settlement = await self._endpoint.give_up(delivery, error)
         if settlement in (Settlement.REQUEUE, Settlement.RELEASE):
             await self._sender.publish(request, timeout)

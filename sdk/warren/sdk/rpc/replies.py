@@ -41,7 +41,7 @@ def reply(delivery: Delivery, kind: str | None, body: bytes, now: float) -> Outg
     return outgoing
 
 
-def error_reply(delivery: Delivery, error: Exception, now: float) -> Outgoing:
+def error_reply(delivery: Delivery, error: BaseException, now: float) -> Outgoing:
     """Return an error reply to a request.
 
     :param now: Unix time in seconds.

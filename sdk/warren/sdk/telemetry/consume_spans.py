@@ -33,19 +33,25 @@ class ProcessingSpan:
         self._span = span
         self.error: str | None = None
 
-    def failed(self, error: BaseException) -> None:
-        """Mark the span as failed by this error."""
-        self.error = mark_failed(self._span, error)
+    def record_failure(self, error: BaseException) -> None:
+        """Mark the span as failed by this error. An error of the telemetry is logged and not raised."""
+        try:
+            self.error = mark_failed(self._span, error)
+        except Exception:
+            log.exception("event=telemetry.failure_not_recorded error_type=%s", type(error).__name__)
 
 
 _processing: ContextVar[ProcessingSpan | None] = ContextVar("warren_processing", default=None)
 
 
 def record_failure(error: BaseException) -> None:
-    """Mark the span of the message that is being handled as failed; do nothing if there is no such span."""
+    """Mark the span of the message that is being handled as failed; do nothing if there is no such span.
+
+    An error of the telemetry is logged and not raised.
+    """
     processing = _processing.get()
     if processing is not None:
-        processing.failed(error)
+        processing.record_failure(error)
 
 
 NOTHING = nullcontext()
@@ -103,7 +109,7 @@ class ConsumeTelemetry:
                 try:
                     yield
                 except BaseException as error:
-                    processing.failed(error)
+                    processing.record_failure(error)
                     raise
         finally:
             _processing.reset(token)

@@ -12,6 +12,7 @@ from opentelemetry.trace import NoOpTracerProvider, Span, StatusCode, Tracer, Tr
 from opentelemetry.util.types import AttributeValue
 
 from warren.sdk.errors import WarrenError
+from warren.sdk.exception_text import exception_text
 from warren.sdk.logger import log
 from warren.sdk.telemetry import semantic_conventions as c
 
@@ -147,7 +148,7 @@ def mark_failed(span: Span, error: BaseException) -> str:
     """Mark the span as failed by this error; return the value of its attribute `error.type`."""
     name = c.error_type(error)
     span.set_attribute(c.ERROR_TYPE, name)
-    span.set_status(StatusCode.ERROR, c.encodable(str(error)) if isinstance(error, WarrenError) else None)
+    span.set_status(StatusCode.ERROR, exception_text(error) if isinstance(error, WarrenError) else None)
     return name
 
 

@@ -147,10 +147,12 @@ def error_type(error: BaseException) -> str:
     For an error with an AMQP reply code that is its name, such
     as `precondition-failed`; for others the name of the class.
     """
-    code = getattr(error, "reply_code", 0)
-    if code in _CONDITIONS:
-        return _CONDITIONS[code]
-    return type(error).__name__
+    try:
+        code = getattr(error, "reply_code", 0)
+    except Exception:
+        # A property of the application's exception.
+        code = 0
+    return _CONDITIONS.get(code, type(error).__name__) if isinstance(code, int) else type(error).__name__
 
 
 def _note_temporary(attributes: Attributes, queue: str) -> None:

@@ -17,7 +17,7 @@ from warren.sdk.consume.handling_outcome import note_outcome
 from warren.sdk.consume.retry import AttemptNumber
 from warren.sdk.consume.settlement import Send, Settlement, Settler
 from warren.sdk.consume.streams.reader_options import ReaderOptions
-from warren.sdk.errors import Requeue, WarrenError
+from warren.sdk.errors import HandlerOutcome, Requeue
 from warren.sdk.logger import log
 from warren.sdk.protocols import Clock, DelayBackend, RetryPolicy
 from warren.sdk.publish.outgoing import Outgoing
@@ -30,8 +30,10 @@ REPEAT_SECONDS: Final = 1.0
 """Seconds before a message is repeated whose handler raised `Requeue`, or whose dead letter copy was not confirmed."""
 
 
-class _RepeatLater(Exception):
+class _RepeatLater(HandlerOutcome):
     """The message is to be handled again after some time, in this process."""
+
+    counted_as = "delayed"
 
     def __init__(self, after: timedelta) -> None:
         super().__init__(after)
@@ -108,7 +110,7 @@ class StreamSettler(Settler):
                 # The stream keeps the message with all its headers.
                 await self._publish_dead_letter(make, (CopySize.WHOLE, CopySize.BRIEF, CopySize.BARE))
                 break
-            except WarrenError as problem:
+            except Exception as problem:
                 self._report.dead_letter_unconfirmed(delivery, problem)
                 await self._clock.sleep(REPEAT_SECONDS)
         self._report.dead_lettered(delivery, reason)
@@ -157,10 +159,6 @@ class StreamEndpoint(Endpoint):
             reader, queue, self.report, send=send, forward=forward, clock=clock, retry=retry, delay=delay
         )
         self.settler: Settler = self.stream_settler
-
-    async def give_up(self, delivery: Delivery, error: BaseException) -> Settlement:
-        """Apply the reader's policy to a message whose handler ended without a result; return the settlement."""
-        return await self.settler.dead_letter(delivery, "failed", error, self._handler_for(delivery))
 
     async def _process(self, delivery: Delivery) -> Settlement:
         if self._handler_for(delivery) is None:

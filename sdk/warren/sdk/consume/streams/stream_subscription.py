@@ -26,9 +26,10 @@ from warren.sdk.consume.subscription import (
     Mode,
     Subscription,
 )
-from warren.sdk.consume.workers import Job, OrderingKey, Process
+from warren.sdk.consume.workers import GiveUp, Job, OrderingKey, Process
 from warren.sdk.durations import Duration
 from warren.sdk.errors import StreamRecreated, TopologyMismatch, TransportUnavailable, WarrenError
+from warren.sdk.exception_text import describe_exception
 from warren.sdk.logger import log
 from warren.sdk.protocols import Clock, Timer
 from warren.sdk.telemetry.consume_spans import ConsumeTelemetry
@@ -47,9 +48,6 @@ its `consumer_timeout`, by default 30 minutes."""
 START_SECONDS: Final = 60.0
 """Longest time to check the stream, find the position and start the consumer; after that it is tried again."""
 
-GiveUp = Callable[[Delivery, BaseException], Awaitable[Settlement]]
-"""Function that applies `on_error` to a message, and returns the settlement."""
-
 
 class StreamSubscription(Subscription):
     """Consumer of a stream: `app.subscriptions["orders.billing"]`, by the names of the stream and the reader.
@@ -61,7 +59,7 @@ class StreamSubscription(Subscription):
     :param clock: the App's clock.
     :param marks: True to mark the stream, so that one that was declared anew is noticed; False for an App that declares
         nothing.
-    :param give_up: applies `on_error` to a message whose handler ended without a result, as one that cancels its task.
+    :param give_up: applies `on_error` to a message whose handler has ended the task that handles it.
     """
 
     def __init__(
@@ -88,6 +86,7 @@ class StreamSubscription(Subscription):
             prefetch=prefetch,
             concurrency=concurrency,
             process=self._handle,
+            give_up=give_up,
             key=key,
             recover=recover,
             on_change=on_change,
@@ -98,9 +97,6 @@ class StreamSubscription(Subscription):
         self._lease_link = lease_link
         self._clock = clock
         self._marks = marks
-        self._give_up = give_up
-        self._errors: dict[int, BaseException] = {}
-        """Errors with which handlers have ended their worker, by offset, until they are given up."""
         self._mark: str | None = None
         self._incarnation = 0
         """Number of times that the reader began again because its stream had been declared anew."""
@@ -174,7 +170,7 @@ class StreamSubscription(Subscription):
         self._halt(
             WarrenError(
                 f"the reader {self.reader.name!r} stopped before offset {delivery.offset}:"
-                f" {type(error).__name__}: {error}"
+                f" {describe_exception(error)}"
             )
         )
 
@@ -522,24 +518,9 @@ class StreamSubscription(Subscription):
             except WarrenError:
                 # The lease is lost: another process may be the active reader now.
                 return Settlement.RELEASE
-        try:
-            return await self._handler(delivery, delivery_tag)
-        except BaseException as error:
-            # The worker ends, and settles the message with `REJECT` if this was the handler's doing.
-            self._errors[delivery.offset or 0] = error
-            raise
-
-    async def _give_up_job(self, job: Job) -> None:
-        """Apply `on_error` to a message whose handler has ended its worker, as one that cancels its task."""
-        error = self._errors.pop(_offset(job), None) or RuntimeError("the handler ended its worker")
-        self._job_ended(job, await self._give_up(job.delivery, error))
+        return await self._handler(delivery, delivery_tag)
 
     def _job_ended(self, job: Job, settlement: Settlement) -> None:
-        if settlement is Settlement.REJECT:
-            # A stream takes no message back: read again, it would end the next worker, and so on for ever.
-            self._in_background(self._give_up_job(job))
-            return
-        self._errors.pop(_offset(job), None)
         super()._job_ended(job, settlement)
         if settlement is not Settlement.ACK and self._mode in CONSUMING_MODES and not self._stopping:
             self._read_again(job.channel)
