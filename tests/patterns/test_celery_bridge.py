@@ -326,6 +326,37 @@ async def test_a_failure_reaches_the_end_of_the_chain_and_the_error_callbacks(wa
     assert dead.headers["warren-dead-error"] == "DeadLetter: stolen card"
 
 
+class Fatal(BaseException):
+    pass
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize(
+    "error", [asyncio.CancelledError(), Fatal(Mute()), Mute(Mute())], ids=lambda error: type(error).__name__
+)
+async def test_the_client_gets_a_failure_of_every_kind(warren: Warren, error: BaseException) -> None:
+    app, bridge = App(retry=Retry(1)), CeleryBridge()
+    app.include(bridge)
+    app.declare(celery_queue("results"))
+
+    @bridge.task("shop.charge")
+    async def charge() -> None:
+        raise error
+
+    async with warren.running(app):
+        await put(app, [[], {}, {}], reply_to="results")
+        answer = json.loads((await take(app, "results")).body)
+        dead = await take(app, f"{QUEUE}.dead")
+    assert (answer["status"], answer["result"]["exc_type"]) == ("FAILURE", type(error).__name__)
+    assert dead.headers["warren-dead-error"].startswith(f"{type(error).__name__}: ")
+
+
 async def test_a_duplicate_gets_the_stored_result(warren: Warren, tmp_path: Path) -> None:
     app, bridge = App(), CeleryBridge()
     app.include(bridge)

@@ -63,6 +63,27 @@ async def test_a_dead_lettered_step_counts_as_failed(new_app: NewApp, name: str)
     ]
 
 
+class Fatal(BaseException):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+async def test_a_step_fails_whatever_it_raises(new_app: NewApp, name: str) -> None:
+    booking = TripBooking(new_app(), name)
+
+    async def no_car(what: str) -> None:
+        if what == "car":
+            raise Fatal
+
+    booking.before = no_car  # type: ignore[method-assign]
+    async with booking.app:
+        await booking.start()
+        end = await booking.wait_for_end()
+    assert (end.completed, end.failed) == (False, "car")
+    assert str(end.reason).startswith("Fatal: ")
+    assert booking.slips.statistics.compensated == 2
+
+
 async def test_a_step_whose_result_cannot_be_encoded_fails(new_app: NewApp, name: str) -> None:
     booking = TripBooking(new_app(), name)
     booking.room = "the blue one"  # type: ignore[assignment]

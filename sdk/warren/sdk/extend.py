@@ -29,8 +29,10 @@ from warren.sdk.consume.handlers.decorator_arguments import check_decorated, che
 from warren.sdk.consume.handlers.signature import check_async
 from warren.sdk.consume.retry import check_retry_policy
 from warren.sdk.consume.streams.last_chunk import LastChunk, read_last_chunk
+from warren.sdk.consume.task_ends import ends_task
 from warren.sdk.durations import Duration, duration, milliseconds, optional_duration, seconds
 from warren.sdk.errors import HandlerOutcome, MessageOutcome
+from warren.sdk.exception_text import describe_exception, exception_text
 from warren.sdk.messages.codec import MessageOptions, decode, encode
 from warren.sdk.messages.forwarding import ORIGIN_EXCHANGE, ORIGIN_KEY, Address, forwarded, origin
 from warren.sdk.messages.message_ids import uuid7
@@ -115,8 +117,11 @@ __all__ = [
     "count_in",
     "current_delivery",
     "decode",
+    "describe_exception",
     "duration",
     "encode",
+    "ends_task",
+    "exception_text",
     "format_validation_error",
     "forwarded",
     "from_json_text",

@@ -72,6 +72,7 @@ from warren.sdk.extend import (
     check_whole_number,
     duration,
     encode,
+    ends_task,
 )
 
 log: logging.Logger = logging.getLogger("warren.patterns")
@@ -455,6 +456,12 @@ class CeleryBridge:
                     "the task asked for a retry, and its retry policy has no delay left"
                 ) from None
             raise
+        except BaseException as error:
+            if ends_task(error):
+                raise
+            self.statistics.failed += 1
+            await self._confirmed(request, self._send_failure(request, error, ignores=ignores))
+            raise
         self.statistics.succeeded += 1
         await self._confirmed(request, self._send_success(request, json.loads(result), ignores=ignores))
 
@@ -497,7 +504,7 @@ class CeleryBridge:
             children += await self._send_following(request, signature, result, chain)
         await self._send_state(request, CeleryState.SUCCESS, result, ignores=ignores, children=children)
 
-    async def _send_failure(self, request: CeleryRequest, error: Exception, *, ignores: bool) -> None:
+    async def _send_failure(self, request: CeleryRequest, error: BaseException, *, ignores: bool) -> None:
         """Send the failure of a task, also as the result of the tasks of a chain that will not run."""
         await self._send_state(request, CeleryState.FAILURE, error, ignores=ignores)
         for task_id, reply_to in canvas.ids_of(request.chain):

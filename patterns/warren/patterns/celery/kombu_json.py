@@ -54,7 +54,8 @@ def is_encodable(value: object) -> bool:
     """Return whether `dumps` can encode the value."""
     try:
         dumps(value)
-    except (TypeError, ValueError, RecursionError):
+    except Exception:
+        # Methods of the application's classes may raise anything.
         return False
     return True
 

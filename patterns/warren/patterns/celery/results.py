@@ -203,8 +203,16 @@ def described_error(error: BaseException) -> dict[str, object]:
     if isinstance(error, RefusedTask):
         return {"exc_type": error.exc_type, "exc_message": [str(error)], "exc_module": error.exc_module}
     kind = type(error)
-    arguments = [each if kombu_json.is_encodable(each) else repr(each) for each in error.args]
+    arguments = [each if kombu_json.is_encodable(each) else _shown(each) for each in error.args]
     return {"exc_type": kind.__qualname__, "exc_message": arguments, "exc_module": kind.__module__}
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception:
+        # `repr` of the application's object.
+        return f"<{type(value).__qualname__}>"
 
 
 def traceback_text(error: BaseException) -> str:

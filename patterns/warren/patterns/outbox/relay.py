@@ -16,7 +16,7 @@ from warren.patterns.monotonic_time import monotonic_time
 from warren.patterns.outbox.outbox_tables import OutboxRow, OutboxTables
 from warren.patterns.outbox.refusals import Refusal, Refusals
 from warren.sdk import App, Clock, TransportUnavailable, WarrenError
-from warren.sdk.extend import poll_at
+from warren.sdk.extend import describe_exception, poll_at
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -401,7 +401,7 @@ async def _publish_and_confirm(
 
 
 def _as_warren_error(problem: BaseException) -> WarrenError:
-    return WarrenError(f"{type(problem).__name__}: {problem}", retryable=True, outcome="unknown")
+    return WarrenError(describe_exception(problem), retryable=True, outcome="unknown")
 
 
 def _ordering_key(row: OutboxRow) -> str | int:

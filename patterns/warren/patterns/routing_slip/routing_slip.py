@@ -44,6 +44,8 @@ from warren.sdk.extend import (
     check_idempotency,
     check_retry_policy,
     check_whole_number,
+    describe_exception,
+    ends_task,
     from_json_text,
     type_codec,
 )
@@ -251,8 +253,10 @@ class RoutingSlips:
             result = AbortRoutingSlip(dead.reason)
         except HandlerOutcome:
             raise
-        except Exception as error:
-            result = AbortRoutingSlip(f"{type(error).__name__}: {error}")
+        except BaseException as error:
+            if ends_task(error):
+                raise
+            result = AbortRoutingSlip(describe_exception(error))
         if isinstance(result, AbortRoutingSlip):
             await self._fail(slip, step, str(result))
             return

@@ -48,6 +48,7 @@ from warren.sdk.extend import (
     as_json_text,
     by_wire_name,
     duration,
+    exception_text,
     from_json_text,
     optional_duration,
     poll_at,
@@ -387,7 +388,12 @@ class Timers:
                 self._remember(after)
         except Exception as error:  # A timer that cannot be published must not hold up the others.
             self.statistics.failed += 1
-            log.warning("event=timers.publish_failed name=%s timer=%s error=%s", self.name, timer.name, error)
+            log.warning(
+                "event=timers.publish_failed name=%s timer=%s error=%s",
+                self.name,
+                timer.name,
+                exception_text(error),
+            )
             self._due.put(timer, self._now_ms() + RETRY_MS)
 
     async def _publish(self, timer: Timer) -> None:

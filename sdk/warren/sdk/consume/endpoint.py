@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable
 
@@ -14,6 +13,7 @@ from warren.sdk.consume.handler_report import HandlerReport, HandlerStatistics
 from warren.sdk.consume.handlers.handler_spec import HandlerSpec
 from warren.sdk.consume.handling_log import log_handling
 from warren.sdk.consume.settlement import Send, Settlement, Settler
+from warren.sdk.consume.task_ends import ends_task
 from warren.sdk.consume.workers import OrderingKey
 from warren.sdk.errors import ConfigError
 from warren.sdk.logger import log
@@ -138,7 +138,7 @@ class Endpoint:
             with processing_scope(self.telemetry, delivery, delivery_tag), as_current_delivery(delivery):
                 settlement = await self._process(delivery)
         except BaseException as error:
-            if _ends_task(error):
+            if ends_task(error):
                 raise
             # The settler handles a handler's errors; this one comes from the SDK or a plug-in.
             self.report.delivery_failed(delivery)
@@ -171,7 +171,7 @@ class Endpoint:
         except Exception as error:
             return await settler.after_error(handler, delivery, error)
         except BaseException as error:
-            if _ends_task(error):
+            if ends_task(error):
                 raise
             return await settler.after_failure(handler, delivery, error)
         settler.succeeded()
@@ -219,15 +219,3 @@ class Endpoint:
         if kind:
             return specs.get(str(kind)) or specs.get("")
         return self._handlers[0] if len(self._handlers) == 1 else None
-
-
-def _ends_task(error: BaseException) -> bool:
-    """Return whether an exception ends the task that handles a message, so that nothing can be awaited in it any more.
-
-    False for a CancelledError of another task that a handler awaited. True for every GeneratorExit: a coroutine into which
-    one is thrown cannot await anything.
-    """
-    if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task()
-        return task is not None and task.cancelling() > 0
-    return isinstance(error, GeneratorExit | KeyboardInterrupt | SystemExit)
