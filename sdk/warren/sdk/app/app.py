@@ -501,7 +501,7 @@ class App:
         acknowledges it at its end. Handle middlewares are not applied. To consume continuously, add a handler.
 
         :param timeout: seconds; 0 returns at once.
-        :raises TopologyMismatch: if the queue does not exist.
+        :raises TopologyMismatch: if the queue does not exist, or is deleted meanwhile.
         :raises TransportUnavailable: without a connection.
         """
         return await self._lifecycle.running().fetch(queue, seconds(timeout), self._handlers.dead_letter)
@@ -524,7 +524,8 @@ class App:
         :param start: position of the first message, not `next`. A time is that of the first publish.
         :param end: offset, or time of the first publish, before which the replay ends; by default it ends behind the
             message that is the last one of the stream at the time of the call.
-        :raises ReplayStopped: if the connection is lost, or a handler fails and the reader has `on_error="stop"`.
+        :raises ReplayStopped: if the connection is lost, the stream is deleted, or a handler fails and the reader has
+            `on_error="stop"`.
         :raises ConfigError: if the App has no such reader, or `start` or `end` is no position.
         """
         return await self._lifecycle.running().replay_stream(stream, reader, start, end)

@@ -111,6 +111,7 @@ class Runtime:
         )
         """Sender for the messages of the user; it applies the publish middlewares, if there are any."""
         self.caller: Caller = Caller(ReplyMiddleware(middlewares) if middlewares.handle else None)
+        self.caller.on_change = self._update_state
         self.caller.telemetry = self._consume_telemetry
         for endpoint in self._endpoints.values():
             self._attach(endpoint)
@@ -417,7 +418,7 @@ class Runtime:
             async with asyncio.timeout(flush_seconds):
                 await self.publisher.flush()
         self.publisher.close()
-        self.caller.detach()
+        self.caller.close()
         for connection in reversed(self._connections()):
             await connection.close()
         if self._capture_writer is not None:

@@ -160,8 +160,8 @@ async def fetch(
 
     :param open_channel: opens the channel.
     :param publish_dead_letter: publishes the dead letter copy if the caller dead-letters the message.
-    :raises TopologyMismatch: if there is no such queue.
-    :raises TransportUnavailable: if there is no connection.
+    :raises TopologyMismatch: if there is no such queue, or it is deleted meanwhile.
+    :raises TransportUnavailable: if there is no connection, or the broker cancels the consumer for another reason.
     """
     # Shielded, because aiormq closes a channel whose method is cancelled, and a message may be on its way.
     task = asyncio.ensure_future(_fetch(open_channel, queue, timeout, publish_dead_letter, telemetry))
@@ -218,15 +218,24 @@ async def _consume_one(
     A consumer with a prefetch of 1 waits for it, which costs the broker less than repeated `basic.get`.
 
     :param deadline: time of the event loop.
+    :raises WarrenError: if the queue is deleted meanwhile, or the channel ends.
     """
     arrived: asyncio.Future[tuple[bytes, bytes, bytes]] = asyncio.get_running_loop().create_future()
     channel.on_delivery = lambda *frames: arrived.set_result(frames)
     tag = await channel.consume(queue, prefetch=1, timeout=ANSWER_SECONDS)
     left = max(0.0, deadline - asyncio.get_running_loop().time())
-    await asyncio.wait((arrived, channel.ended), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait((arrived, channel.consumer_ended), timeout=left, return_when=asyncio.FIRST_COMPLETED)
     await channel.cancel(tag, ANSWER_SECONDS)
     # A message may also have arrived between the deadline and the answer to the cancellation.
-    return arrived.result() if arrived.done() else None
+    if arrived.done():
+        return arrived.result()
+    if channel.consumer_ended.done():
+        # The broker's answer says whether the queue is gone; one that was declared again may have a message.
+        frames = await channel.get(queue, ANSWER_SECONDS)
+        if frames is None:
+            raise channel.consumer_error(f"cannot get from queue {queue!r}")
+        return frames
+    return None
 
 
 def _requeue_result(task: asyncio.Task[FetchedMessage | None]) -> None:

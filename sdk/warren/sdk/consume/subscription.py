@@ -328,8 +328,7 @@ class Subscription:
                 channel = await session.channel()
                 channel.on_delivery = partial(self._deliver, channel)
                 ended = asyncio.get_running_loop().create_future()
-                channel.methods.on_consumer_cancel_callbacks.add(lambda frame: _complete(ended))
-                channel.ended.add_done_callback(lambda done: _complete(ended))
+                channel.consumer_ended.add_done_callback(lambda done: _complete(ended))
                 await self._start_consumer(channel)
             except WarrenError as error:
                 self.error = error

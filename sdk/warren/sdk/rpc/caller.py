@@ -17,7 +17,9 @@ from warren.sdk.errors import (
     RemoteError,
     TransportUnavailable,
     Unroutable,
+    WarrenError,
 )
+from warren.sdk.logger import log
 from warren.sdk.publish.outgoing import Outgoing
 from warren.sdk.rpc.reply_middleware import ReplyMiddleware
 from warren.sdk.rpc.reply_types import RawReply, ReplyCodec
@@ -107,8 +109,9 @@ class Caller:
     """Sends the requests of one App and passes each reply to the call that waits for it.
 
     :ivar telemetry: creates spans for replies, or None.
-    :ivar address: the `reply_to` of requests; a new one after each reconnect, or
+    :ivar address: the `reply_to` of requests; a new one after each reconnect, and after the reply queue was deleted; or
         always the pseudo-queue of "Direct Reply-to".
+    :ivar on_change: called after `active` has changed, except by the loss of the connection or its return.
     """
 
     def __init__(self, middleware: ReplyMiddleware | None = None) -> None:
@@ -121,7 +124,11 @@ class Caller:
         self._receivers: dict[str, ReplyReceiver] = {}
         """Receivers by correlation id."""
         self._channel: DataChannel | None = None
+        self.on_change: Callable[[], None] = _nothing
         self._active = asyncio.Event()
+        self._closed = False
+        self._replacing: set[asyncio.Task[None]] = set()
+        """Tasks that replace deleted reply queues."""
         self._prefix = uuid4().hex
         self._count = 0
         self.address: str = ""
@@ -143,8 +150,7 @@ class Caller:
             async with asyncio.timeout(SETUP_SECONDS):
                 await channel.methods.queue_declare(name, exclusive=True, auto_delete=True)
         await self._consume(channel, name)
-        # If only the channel ends, the connection is closed too: a new connection brings a new reply queue.
-        channel.ended.add_done_callback(lambda done: channel.abort())
+        channel.consumer_ended.add_done_callback(lambda done: self._replace_queue(session, channel, name))
 
     async def consume_direct_reply_to(self, channel: DataChannel) -> None:
         """Consume replies on the channel that publishes requests, as RabbitMQ's "Direct Reply-to" requires."""
@@ -157,20 +163,53 @@ class Caller:
                 await channel.consume(name, no_ack=True)
         self.address, self._channel = name, channel
         self._active.set()
-        channel.ended.add_done_callback(lambda done: self._ended(channel))
+        channel.consumer_ended.add_done_callback(lambda done: self._ended(channel))
 
     def _ended(self, channel: DataChannel) -> None:
         if self._channel is channel:
-            self.detach()
+            lost = "the reply queue was deleted" if channel.usable else "the connection was lost"
+            self.detach(lost)
+            self.on_change()
 
-    def detach(self) -> None:
+    def _replace_queue(self, session: Session, channel: DataChannel, name: str) -> None:
+        """Declare another reply queue on the connection, because the broker has cancelled the consumer of this one, or has
+        closed its channel. After the loss of the connection do nothing: a new one brings a new reply queue.
+        """
+        if self._closed or session.ended:
+            return
+        reason = channel.consumer_error("no replies come")
+        channel.close_in_background()
+        task = asyncio.ensure_future(self._consume_again(session, channel, name, reason))
+        self._replacing.add(task)
+        task.add_done_callback(self._replacing.discard)
+
+    async def _consume_again(
+        self, session: Session, lost: DataChannel, name: str, reason: WarrenError
+    ) -> None:
+        try:
+            await self.consume_queue(session)
+        except WarrenError as error:
+            if not session.ended:
+                # A connection that cannot have a reply queue is of no use; a new one can.
+                log.warning("event=reply_queue.not_replaced queue=%s error=%s", name, error)
+                lost.abort()
+            return
+        log.warning("event=reply_queue.replaced queue=%s new_queue=%s reason=%s", name, self.address, reason)
+        self.on_change()
+
+    def close(self) -> None:
+        """Fail all calls in flight, because the App stops."""
+        self._closed = True
+        for task in self._replacing:
+            task.cancel()
+        self.detach()
+
+    def detach(self, reason: str = "the connection was lost") -> None:
         """Fail all calls in flight, because the channel that consumes their replies is lost."""
         self._channel = None
         self._active.clear()
         for receiver in list(self._receivers.values()):
-            receiver.fail(
-                TransportUnavailable("the connection was lost before the reply came", outcome="unknown")
-            )
+            receiver.fail(TransportUnavailable(f"{reason} before the reply came", outcome="unknown"))
 
     async def call(self, request: Outgoing, codec: ReplyCodec, timeout: float, submit: Submit) -> Any:
         """Publish the request and wait for its reply, both within `timeout` seconds; return the reply's value.
@@ -302,3 +341,7 @@ class Caller:
             self.statistics.discarded_replies += 1
         else:
             self.statistics.replies += 1
+
+
+def _nothing() -> None:
+    """Do nothing; takes the place of `Caller.on_change` before the App sets it."""

@@ -11,8 +11,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from warren.sdk.errors import TransportUnavailable, WarrenError
 from warren.sdk.logger import log
 from warren.sdk.transport.aio_pika_connection import AmqpChannel
+from warren.sdk.transport.error_translation import to_sdk_error
 from warren.sdk.transport.socket_stream import FrameWriter
 from warren.wire import methods
 from warren.wire.delivery_scanner import GET_EMPTY, GET_OK, RETURN, DeliveryScanner, decode_deliver
@@ -84,6 +86,9 @@ class DataChannel:
         self.on_confirm: Callable[[int, bool, bool], None] = _ignore_confirm
         self.ended: asyncio.Future[None] = channel.closing
         """Done when the channel or its connection has ended; its exception is the error of the broker, if any."""
+        self.consumer_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when no more deliveries come for the consumers of the channel: the broker has cancelled one (`basic.cancel`),
+        for example because its queue was deleted, or the channel has ended."""
         self._gets: deque[asyncio.Future[tuple[bytes, bytes, bytes] | None]] = deque()
         """Futures of the pending `basic.get` requests, in the order of the
         replies; those of cancelled callers stay in it."""
@@ -101,6 +106,8 @@ class DataChannel:
         """Unsettled delivery tags below the highest settled one."""
         scanner.open(self.number, self)
         self.ended.add_done_callback(lambda done: scanner.close(self.number, self))
+        self.ended.add_done_callback(lambda done: self._end_consumer())
+        channel.on_consumer_cancel_callbacks.add(lambda frame: self._end_consumer())
 
     @property
     def usable(self) -> bool:
@@ -113,6 +120,20 @@ class DataChannel:
         if not self.ended.done() or self.ended.cancelled():
             return None
         return self.ended.exception()
+
+    def consumer_error(self, what: str) -> WarrenError:
+        """Return the error for a wait that ended with the consumer or the channel.
+
+        :param what: the failed operation, as the beginning of the error text: `cannot read stream 'events'`.
+        """
+        if self.close_error is not None:
+            return to_sdk_error(what, self.close_error)
+        reason = "the broker cancelled the consumer" if self.usable else "the connection was lost"
+        return TransportUnavailable(f"{what}: {reason}")
+
+    def _end_consumer(self) -> None:
+        if not self.consumer_ended.done():
+            self.consumer_ended.set_result(None)
 
     def abort(self) -> None:
         """Close the socket of the channel's connection at once, because the state of the channel is unknown.

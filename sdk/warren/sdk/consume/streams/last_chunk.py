@@ -35,6 +35,8 @@ async def read_last_chunk(session: Session, stream: str, empty_seconds: float) -
 
     :param empty_seconds: seconds to wait for a message if the stream has none by its count, which RabbitMQ updates every
         few seconds only.
+    :raises TopologyMismatch: if there is no such stream.
+    :raises TransportUnavailable: if the connection is lost, or the stream is deleted meanwhile.
     """
     channel = await session.channel()
     arrived: list[Delivery] = []
@@ -61,8 +63,12 @@ async def read_last_chunk(session: Session, stream: str, empty_seconds: float) -
                 )
             )
             seconds = None if declared.message_count else empty_seconds
-            await asyncio.wait((waiting, channel.ended), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (waiting, channel.consumer_ended), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
             await channel.run(channel.cancel(tag, ANSWER_SECONDS))
+            if channel.consumer_ended.done():
+                raise channel.consumer_error(f"cannot read stream {stream!r}")
     finally:
         waiting.cancel()
         channel.close_in_background()

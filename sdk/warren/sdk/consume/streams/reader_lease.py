@@ -110,8 +110,7 @@ class ReaderLease:
         channel.on_delivery = self._delivered
         channel.on_confirm = self._confirmed
         channel.on_return = self._returned
-        channel.ended.add_done_callback(lambda done: self._end())
-        channel.methods.on_consumer_cancel_callbacks.add(lambda frame: self._end())
+        channel.consumer_ended.add_done_callback(lambda done: self._end())
 
     @classmethod
     async def open(cls, session: Session, queue: str) -> ReaderLease:

@@ -11,10 +11,10 @@ from warren.sdk.consume.settlement import Settlement
 from warren.sdk.consume.streams.last_chunk import read_last_chunk
 from warren.sdk.consume.streams.reader_options import StreamOffset, check_offset, offset_argument
 from warren.sdk.consume.streams.stream_endpoint import StreamEndpoint
-from warren.sdk.errors import ConfigError, ReplayStopped, TransportUnavailable
+from warren.sdk.errors import ConfigError, ReplayStopped
 from warren.sdk.protocols import Clock
 from warren.sdk.transport.data_channel import DataChannel
-from warren.sdk.transport.error_translation import to_sdk_error, translate_errors
+from warren.sdk.transport.error_translation import translate_errors
 from warren.sdk.transport.session import Session
 
 ANSWER_SECONDS = 30.0
@@ -46,7 +46,7 @@ async def replay(
 ) -> ReplayReport:
     """Pass the messages of a range to the handlers of a reader, one after the other; see `App.replay_stream`.
 
-    :raises ReplayStopped: if the connection is lost, or `on_error="stop"` applies.
+    :raises ReplayStopped: if the connection is lost, the stream is deleted, or `on_error="stop"` applies.
     """
     if start == "next":
         raise ConfigError("start='next' replays nothing: write 'first', 'last', an offset or a time")
@@ -121,15 +121,13 @@ async def _next(
     """Return the next message with its delivery tag.
 
     :param following: offset at which another replay would continue; None if it is not known yet.
-    :raises ReplayStopped: if the channel ends before.
+    :raises ReplayStopped: if the channel ends before, or the stream is deleted.
     """
     getting = asyncio.ensure_future(arrived.get())
     try:
-        await asyncio.wait((getting, channel.ended), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((getting, channel.consumer_ended), return_when=asyncio.FIRST_COMPLETED)
         if not getting.done() or not channel.usable:
-            cause = channel.close_error
-            what = f"the replay of stream {stream!r} was interrupted"
-            error = TransportUnavailable(what) if cause is None else to_sdk_error(what, cause)
+            error = channel.consumer_error(f"the replay of stream {stream!r} was interrupted")
             raise ReplayStopped(str(error), following, retryable=True)
         return getting.result()
     finally:
