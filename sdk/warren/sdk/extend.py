@@ -24,7 +24,14 @@ from warren.sdk.consume.dead_letters import (
     DEAD_TIME,
     DEATHS,
 )
-from warren.sdk.consume.delivery import ATTEMPT, FIRST_PUBLISHED, Delivery, count_in, current_delivery
+from warren.sdk.consume.delivery import (
+    ATTEMPT,
+    DEADLINE,
+    FIRST_PUBLISHED,
+    Delivery,
+    count_in,
+    current_delivery,
+)
 from warren.sdk.consume.handlers.decorator_arguments import check_decorated, check_idempotency
 from warren.sdk.consume.handlers.signature import check_async
 from warren.sdk.consume.retry import check_retry_policy
@@ -61,6 +68,7 @@ from warren.sdk.transport.session import Session
 __all__ = [
     "ATTEMPT",
     "CALL_SECONDS",
+    "DEADLINE",
     "DEAD_ERROR",
     "DEAD_FIRST_TIME",
     "DEAD_QUEUE",

@@ -18,8 +18,8 @@ class DeadLettered:
     """Message that was dead-lettered during a test.
 
     :ivar queue: queue in which the message was dead-lettered.
-    :ivar reason: the SDK's reason (`failed`, `rejected`, `undecodable`, `unknown_type`) or the broker's (`expired`,
-        `maxlen`, `delivery_limit`, `rejected`).
+    :ivar reason: the SDK's reason (`failed`, `rejected`, `undecodable`, `unknown_type`, `expired`) or the broker's
+        (`expired`, `maxlen`, `delivery_limit`, `rejected`).
     :ivar error: type and text of the handler's error; None if the broker dead-lettered the message.
     :ivar message_type: the message's name on the wire, or None.
     :ivar delivery: the dead letter with all its headers.

@@ -29,8 +29,9 @@ class ParkedMessage:
 
     :ivar queue: queue in which the message was dead-lettered.
     :ivar reason: reason of the dead-lettering. From the SDK: `failed`, `undecodable`, `unknown_type`,
-        `unknown_content_type`, `unknown_content_encoding` or `rejected`; from the broker: `rejected`, `expired`, `maxlen` or
-        `delivery_limit`; empty if no header contains one (messages from an alternate exchange).
+        `unknown_content_type`, `unknown_content_encoding`, `rejected`, `reply_refused` or `expired`; from the broker:
+        `rejected`, `expired`, `maxlen` or `delivery_limit`; empty if no header contains one (messages from an alternate
+        exchange).
     :ivar error: the exception's type and text, or the reason that the handler gave; may be empty.
     :ivar exchange: exchange to which the message was first published, with the routing key `key`.
     :ivar deaths: how often the message was dead-lettered, including the times before it was replayed.

@@ -19,6 +19,7 @@ from warren.sdk.extend import (
     DEAD_QUEUE,
     DEAD_REASON,
     DEAD_TIME,
+    DEADLINE,
     DEATHS,
     ORIGIN_EXCHANGE,
     ORIGIN_KEY,
@@ -193,6 +194,8 @@ async def publish_again(
 ) -> None:
     """Publish a dead letter to the queue in which it died; return when the broker has confirmed it.
 
+    A request is handled although the deadline of its caller has passed.
+
     :param to_exchange: publish it to its original exchange and routing key instead.
     :param delivery: message to publish instead; None for the one that was read.
     :param headers: further headers to set; a value of None removes the header.
@@ -207,7 +210,7 @@ async def publish_again(
         DEAD_FIRST_TIME: None if first is None else int(first.timestamp() * 1000),
         ORIGIN_EXCHANGE: message.exchange,
         ORIGIN_KEY: message.key,
-        **dict.fromkeys((DEAD_REASON, DEAD_ERROR, DEAD_QUEUE, DEAD_TIME, ATTEMPT)),
+        **dict.fromkeys((DEAD_REASON, DEAD_ERROR, DEAD_QUEUE, DEAD_TIME, ATTEMPT, DEADLINE)),
     }
     exchange, key = (
         (message.exchange, message.key) if to_exchange or not message.queue else ("", message.queue)

@@ -485,7 +485,9 @@ class App:
 
         Id, type, body, properties and headers are unchanged, except that the copy is persistent and lacks the
         expiration, the user id, and the headers `CC`, `BCC` and `x-death` (and others in which a broker records
-        dead-lettering). Acknowledge the delivery after this call, so that a failure in between cannot lose the message.
+        dead-lettering). The copy of a request keeps the deadline of its caller, in the header `warren-deadline`: it is
+        dead-lettered instead of being handled later. Acknowledge the delivery after this call, so that a failure in
+        between cannot lose the message.
 
         :param exchange: exchange to publish to, with the routing key `key`; empty for the queue `key`.
         :param headers: headers to set on the copy; a value of None removes the header.

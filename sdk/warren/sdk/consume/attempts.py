@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from time import time
 from typing import Any
 
 from tenacity import RetryCallState
@@ -95,8 +96,16 @@ class Attempts:
             if before_sleep is not None and (waiting := before_sleep(state)) is not None:
                 await waiting
 
+        deadline = delivery.deadline if handler.reply is not None else None
+
+        def stop(state: RetryCallState) -> bool:
+            if retrying.stop(state):
+                return True
+            # The caller of a request will have gone before the next attempt.
+            return deadline is not None and time() + state.upcoming_sleep >= deadline.timestamp()
+
         try:
-            result: bytes = await retrying.copy(before_sleep=log_attempt)(next_attempt)
+            result: bytes = await retrying.copy(before_sleep=log_attempt, stop=stop)(next_attempt)
         except Exception as error:
             if not is_retryable(error):
                 raise

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Any, Final
 
-from warren.sdk.consume.delivery import Delivery, count_in
+from warren.sdk.consume.delivery import DEADLINE, Delivery, count_in
 from warren.sdk.errors import ConfigError
 from warren.sdk.exception_text import describe_exception
 from warren.sdk.messages.forwarding import BROKER_HEADERS, ORIGIN_EXCHANGE, ORIGIN_KEY, copy, fields, origin
@@ -75,6 +75,8 @@ def dead_letter_copy(
         kept = {name: field for name, field in kept.items() if name not in BROKER_HEADERS}
     elif size is CopySize.BARE:
         kept = {}
+    # A request that is replayed is to be handled, although nobody waits for its reply.
+    kept.pop(DEADLINE, None)
     headers: dict[str, Any] = {
         **kept,
         DEAD_REASON: reason,

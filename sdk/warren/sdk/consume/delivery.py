@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from time import time
 from typing import Any, Final
 
 from warren.sdk.errors import Undecodable
@@ -19,6 +20,8 @@ FIRST_PUBLISHED = "warren-first-published"
 """Header with the Unix time in milliseconds of the first publish, if the publisher passed a `message_id`."""
 REPUBLISHED = "warren-republished"
 STREAM_OFFSET = "x-stream-offset"
+DEADLINE = "warren-deadline"
+"""Header of a forwarded or delayed request: Unix time in milliseconds at which its caller stops waiting for the reply."""
 CAUSE = "warren-cause"
 """Header with the id of the message whose handler published this one."""
 RETURN_TOKEN = "warren-token"
@@ -52,6 +55,7 @@ class Delivery:
     """
 
     __slots__ = (
+        "_deadline",
         "_headers",
         "_original",
         "_table",
@@ -85,6 +89,7 @@ class Delivery:
         self.properties: Mapping[str, Any] = properties
         self.replayed: bool = False
         self.text_error: str | None = None
+        self._deadline: float | None = None
         self._headers = headers
         self._table = table
         self._original: Delivery | None = None
@@ -106,7 +111,20 @@ class Delivery:
         for name, value in properties.items():
             if isinstance(value, str) and not value.isascii():
                 delivery._check(name, value)
+        if "expiration" in properties:
+            delivery.note_deadline()
         return tag, delivery
+
+    def note_deadline(self) -> None:
+        """Note the deadline of a request that has just arrived: the broker delivers it before its expiration has passed.
+
+        The time that it spent in the queue is not known, so that the deadline may be later than the caller's, by at most
+        the expiration, and never earlier.
+        """
+        if self.properties.get("reply_to"):
+            # A text that is no number: a broker that accepts it does not expire the message.
+            with suppress(ValueError):
+                self._deadline = time() + int(self.properties["expiration"]) / 1000
 
     def replace(
         self,
@@ -131,6 +149,7 @@ class Delivery:
         )
         changed.replayed = self.replayed
         changed.text_error = self.text_error
+        changed._deadline = self._deadline
         changed._original = self.original
         return changed
 
@@ -232,6 +251,31 @@ class Delivery:
         except (ValueError, OverflowError, OSError):
             # Another publisher's number may be outside the range of datetime.
             return None
+
+    @property
+    def deadline(self) -> datetime | None:
+        """Time at which the caller of this request stops waiting for the reply, at the latest; None if the message is no
+        request, or has no expiration.
+
+        Forwarded and delayed copies of the request keep the deadline. It is real time, also on a test's virtual clock.
+        """
+        deadline = self._deadline
+        if deadline is None:
+            may_have = b"warren-deadline" in self._table if self._table else bool(self._headers)
+            value = self.headers.get(DEADLINE) if may_have else None
+            if not isinstance(value, int):
+                return None
+            deadline = value / 1000
+        try:
+            return datetime.fromtimestamp(deadline, UTC)
+        except (ValueError, OverflowError, OSError):
+            return None
+
+    @property
+    def has_expired(self) -> bool:
+        """True if the message is a request, and its deadline has passed: nobody waits for the reply."""
+        deadline = self.deadline
+        return deadline is not None and deadline.timestamp() <= time()
 
     @property
     def republished(self) -> bool:

@@ -164,6 +164,9 @@ class Endpoint:
             )
             takes_calls = any(each.reply is not None for each in self._handlers)
             return await settler.after_unknown_type(delivery, error, takes_calls=takes_calls)
+        if handler.reply is not None and delivery.has_expired and wants_reply(delivery):
+            late = TimeoutError("the caller has stopped waiting for the reply")
+            return await settler.dead_letter(delivery, "expired", late)
         try:
             result = await self._attempts.run(handler, delivery)
         except HandlingFailed as failed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from warren.sdk.consume.delivery import Delivery
+from warren.sdk.consume.delivery import DEADLINE, Delivery
 from warren.sdk.publish.outgoing import PERSISTENT, Outgoing
 from warren.wire.field_tables import TableError
 
@@ -15,8 +15,8 @@ ORIGIN_KEY = "warren-key"
 """Header with the routing key of the first publish, on messages that were delayed, retried or dead-lettered since."""
 
 DROPPED_PROPERTIES = frozenset({"expiration", "user_id"})
-"""Properties that a copy does not keep: `expiration` would expire the copy too; `user_id` must be the publisher's own
-(RabbitMQ, "Validated User-ID")."""
+"""Properties that a copy does not keep: `expiration` would expire the copy too, also in a queue in which it waits for its
+next attempt; `user_id` must be the publisher's own (RabbitMQ, "Validated User-ID")."""
 
 ROUTING_HEADERS = frozenset({"CC", "BCC"})
 """Headers that a copy does not keep: they would route it to further queues (RabbitMQ, "Sender-selected Distribution")."""
@@ -64,13 +64,20 @@ def forwarded(
     the same id and body.
 
     Properties and headers that must not apply to the copy are left
-    out: `DROPPED_PROPERTIES`, `ROUTING_HEADERS` and `BROKER_HEADERS`.
+    out: `DROPPED_PROPERTIES`, `ROUTING_HEADERS` and `BROKER_HEADERS`. The copy of a request has a header with the deadline
+    of its caller, after which it is not handled.
 
     :param headers: headers to set; a value of None removes the header.
     """
     table: dict[str, Any] = {
         name: field for name, field in fields(delivery).items() if name not in BROKER_HEADERS
     }
+    try:
+        deadline = delivery.original.deadline
+    except TableError:
+        deadline = None
+    if deadline is not None:
+        table[DEADLINE] = int(deadline.timestamp() * 1000)
     table.update(headers or {})
     return copy(delivery, exchange, key, {name: value for name, value in table.items() if value is not None})
 

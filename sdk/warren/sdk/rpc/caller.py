@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 from uuid import uuid4
 
 from warren.sdk.consume.delivery import Delivery
@@ -38,6 +38,8 @@ DIRECT = "amq.rabbitmq.reply-to"
 """Pseudo-queue of RabbitMQ's "Direct Reply-to"."""
 SETUP_SECONDS = 10.0
 """Longest wait for the declaration and the consumer of the reply queue."""
+LOST: Final = "the connection was lost before the reply came"
+DELETED: Final = "the reply queue was deleted before the reply came"
 
 Submit = Callable[[Outgoing, float], Awaitable["asyncio.Future[None]"]]
 """Function that writes a message within a number of seconds. The future completes
@@ -167,8 +169,7 @@ class Caller:
 
     def _ended(self, channel: DataChannel) -> None:
         if self._channel is channel:
-            lost = "the reply queue was deleted" if channel.usable else "the connection was lost"
-            self.detach(lost)
+            self.detach(DELETED if channel.usable else LOST)
             self.on_change()
 
     def _replace_queue(self, session: Session, channel: DataChannel, name: str) -> None:
@@ -204,12 +205,15 @@ class Caller:
             task.cancel()
         self.detach()
 
-    def detach(self, reason: str = "the connection was lost") -> None:
-        """Fail all calls in flight, because the channel that consumes their replies is lost."""
+    def detach(self, reason: str = LOST) -> None:
+        """Fail all calls in flight, because the channel that consumes their replies is lost.
+
+        :param reason: text of their errors.
+        """
         self._channel = None
         self._active.clear()
         for receiver in list(self._receivers.values()):
-            receiver.fail(TransportUnavailable(f"{reason} before the reply came", outcome="unknown"))
+            receiver.fail(TransportUnavailable(reason, outcome="unknown"))
 
     async def call(self, request: Outgoing, codec: ReplyCodec, timeout: float, submit: Submit) -> Any:
         """Publish the request and wait for its reply, both within `timeout` seconds; return the reply's value.

@@ -37,6 +37,8 @@ class ReentrantCalls:
             request.body, request.exchange, request.routing_key, self._queue, False,
             dict(request.headers), dict(request.properties),
         )  # fmt: skip
+        if "expiration" in delivery.properties:
+            delivery.note_deadline()
         try:
             settlement = await self._endpoint.process(delivery, 0)
         except GeneratorExit as error:
