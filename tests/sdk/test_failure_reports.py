@@ -187,18 +187,21 @@ class Refusing(logging.Filter):
     """A filter that raises for each record about a failure."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno >= logging.WARNING:
+        if record.levelno >= logging.WARNING or "event=message.processed" in record.msg:
             raise RuntimeError("no logs today")
         return True
 
 
-@pytest.fixture
-def refused_logs() -> Iterator[None]:
+@pytest.fixture(params=[logging.INFO, logging.DEBUG])
+def refused_logs(request: pytest.FixtureRequest) -> Iterator[None]:
     refusing = Refusing()
     logger = logging.getLogger("warren.sdk")
+    level = logger.level
+    logger.setLevel(request.param)
     logger.addFilter(refusing)
     yield
     logger.removeFilter(refusing)
+    logger.setLevel(level)
 
 
 @pytest.mark.usefixtures("refused_logs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from contextlib import suppress
 from time import perf_counter
 
 from warren.sdk.consume.delivery import Delivery
@@ -24,7 +25,9 @@ async def log_handling(handling: Awaitable[Settlement], delivery: Delivery, hand
         outcome = settlement.value if settlement is not Settlement.ACK else noted[0] if noted else "handled"
         return settlement
     finally:
-        log.debug(
-            "event=message.processed queue=%s handler=%s type=%s message_id=%s milliseconds=%.1f outcome=%s",
-            delivery.queue, handler, delivery.type, delivery.message_id, (perf_counter() - began) * 1000, outcome,
-        )  # fmt: skip
+        # An error of a log handler must not replace the settlement.
+        with suppress(Exception):
+            log.debug(
+                "event=message.processed queue=%s handler=%s type=%s message_id=%s milliseconds=%.1f outcome=%s",
+                delivery.queue, handler, delivery.type, delivery.message_id, (perf_counter() - began) * 1000, outcome,
+            )  # fmt: skip
