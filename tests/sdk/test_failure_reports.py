@@ -9,11 +9,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tenacity import AsyncRetrying, RetryCallState
 
 from tests.sdk.conftest import MakeApp
 from tests.support.async_client import AsyncClient
 from tests.support.polling import eventually
 from warren.sdk import (
+    CircuitBreaker,
+    Clock,
     DeadLetter,
     Delivery,
     Fault,
@@ -205,6 +208,37 @@ def refused_logs(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("refused_logs")
+async def test_a_log_filter_that_raises_ends_no_worker_and_no_circuit(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
+    app = make_app(retry=Retry(1))
+    runs: list[bytes] = []
+
+    @app.handle(
+        bytes, queue=name, concurrency=1, breaker=CircuitBreaker(failures=1, pause="1ms", on=(ValueError,))
+    )
+    async def take(body: bytes) -> None:
+        runs.append(body)
+        if body == b"own task" and runs.count(body) == 1:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.Event().wait()
+        if body == b"circuit" and runs.count(body) == 1:
+            raise ValueError
+
+    async with app:
+        await app.publish(b"own task", key=name)
+        dead = await amqp_client.take(f"{name}.dead")
+        await app.publish(b"circuit", key=name)
+        await eventually(lambda: app.statistics().handlers[name].handled == 1, "the circuit is closed again")
+        await app.publish(b"next", key=name)
+        await eventually(lambda: app.statistics().handlers[name].handled == 2, "the next message is handled")
+    assert dead.body == b"own task"
+    assert runs == [b"own task", b"circuit", b"circuit", b"next"]
+
+
+@pytest.mark.usefixtures("refused_logs")
 @pytest.mark.parametrize("error", [ValueError("1"), Fatal()], ids=["exception", "no exception"])
 async def test_a_log_filter_that_raises_changes_nothing(
     make_app: MakeApp, amqp_client: AsyncClient, name: str, error: BaseException
@@ -225,15 +259,24 @@ async def test_a_log_filter_that_raises_changes_nothing(
     assert str(dead.headers["warren-dead-error"]).startswith(f"{type(error).__name__}: ")
 
 
-class Failing(Retry):
+class FailingDelay(Retry):
     def delay(self, error: Exception, delivery: Delivery) -> timedelta | None:
         raise RuntimeError("the policy is wrong")
 
 
+class FailingAttempts(Retry):
+    def attempts(self, clock: Clock) -> AsyncRetrying:
+        def fail(state: RetryCallState) -> float:
+            raise RuntimeError("the policy is wrong")
+
+        return super().attempts(clock).copy(wait=fail)
+
+
+@pytest.mark.parametrize("policy", [FailingDelay(1), FailingAttempts(2)], ids=["delay", "attempts"])
 async def test_a_retry_policy_that_raises_does_not_replace_the_error(
-    make_app: MakeApp, amqp_client: AsyncClient, name: str
+    make_app: MakeApp, amqp_client: AsyncClient, name: str, policy: Retry
 ) -> None:
-    app = make_app(retry=Failing(1))
+    app = make_app(retry=policy)
 
     class Ask(Request[int], queue=f"{name}.ask"):
         pass

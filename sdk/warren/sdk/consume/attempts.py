@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import time
 from typing import Any
 
-from tenacity import RetryCallState
+from tenacity import RetryCallState, RetryError
 
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.consume.delivery import Delivery, as_current_delivery
@@ -66,12 +66,13 @@ class Attempts:
             if not is_retryable(error):
                 raise
             failure: Exception | None = error
+            last = error
         made = 1
 
         async def next_attempt() -> bytes:
             # The first attempt runs without tenacity, so that success does not pay for it. Its error is replayed here for
             # tenacity to count.
-            nonlocal failure, made
+            nonlocal failure, last, made
             if failure is not None:
                 first, failure = failure, None
                 self._statistics.failed_attempts += 1
@@ -81,7 +82,9 @@ class Attempts:
             try:
                 return await attempt(handler, delivery)
             except Exception as error:
-                self._statistics.failed_attempts += is_retryable(error)
+                if is_retryable(error):
+                    self._statistics.failed_attempts += 1
+                    last = error
                 raise
 
         policy = handler.retry or self._retry
@@ -109,7 +112,10 @@ class Attempts:
         except Exception as error:
             if not is_retryable(error):
                 raise
-            raise HandlingFailed(error, made) from error
+            if error is not last and not isinstance(error, RetryError):
+                # The error of a retry policy of the application does not replace that of the handler.
+                self._report.delivery_failed(delivery)
+            raise HandlingFailed(last, made) from error
         return result
 
     async def _attempt_in_middlewares(self, handler: HandlerSpec, delivery: Delivery) -> bytes:

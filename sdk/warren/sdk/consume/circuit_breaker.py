@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -102,11 +103,13 @@ class Circuit:
             # The subscription is paused by hand, cancelled or stopping: it consumes nothing, and this message can wait.
             return True
         pause = duration(self._breaker.pause)
-        log.error(
-            "event=circuit.opened queue=%s failures=%s pause_seconds=%g error_type=%s error=%s",
-            self._queue, self._failures, pause.total_seconds(), type(error).__name__, exception_text(error),
-        )  # fmt: skip
         self._timer = self._clock.call_at(self._clock.now() + pause.total_seconds(), self._end_pause)
+        # An error of a log handler must not decide about the message.
+        with suppress(Exception):
+            log.error(
+                "event=circuit.opened queue=%s failures=%s pause_seconds=%g error_type=%s error=%s",
+                self._queue, self._failures, pause.total_seconds(), type(error).__name__, exception_text(error),
+            )  # fmt: skip
         return True
 
     def succeeded(self) -> None:
@@ -114,8 +117,9 @@ class Circuit:
         self._failures = 0
         if self._half_open:
             self._half_open = False
-            log.warning("event=circuit.closed queue=%s", self._queue)
             self._subscription.close_circuit()
+            with suppress(Exception):
+                log.warning("event=circuit.closed queue=%s", self._queue)
 
     def reset(self) -> None:
         """Close the circuit and set the count of failures to 0.

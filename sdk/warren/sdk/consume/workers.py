@@ -165,8 +165,8 @@ class Workers:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if not self._stopping and not self._is_shutting_down():
-            log.error("event=worker.replaced queue=%s", self._queue, exc_info=error)
             self._start_worker()
+            log.error("event=worker.replaced queue=%s", self._queue, exc_info=error)
 
     def _add_ready(self, job: Job) -> None:
         self._ready.append(job)
@@ -236,10 +236,12 @@ class Workers:
         """Settle a delivery whose handler has ended its worker."""
         settlement = Settlement.RELEASE
         try:
-            log.error(
-                "event=delivery.failed queue=%s message_id=%s",
-                self._queue, job.delivery.message_id, exc_info=failure,
-            )  # fmt: skip
+            # An error of a log handler must not decide about the message.
+            with contextlib.suppress(Exception):
+                log.error(
+                    "event=delivery.failed queue=%s message_id=%s",
+                    self._queue, job.delivery.message_id, exc_info=failure,
+                )  # fmt: skip
             settlement = await self._give_up(job.delivery, failure)
         finally:
             self._job_ended(job, settlement)
