@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import time
 from typing import Any
 
@@ -65,16 +65,33 @@ class Attempts:
         except Exception as error:
             if not is_retryable(error):
                 raise
-            failure: Exception | None = error
-            last = error
+            failure = error
+        return await self._repeat(attempt, handler, delivery, failure)
+
+    async def _repeat(
+        self,
+        attempt: Callable[[HandlerSpec, Delivery], Awaitable[bytes]],
+        handler: HandlerSpec,
+        delivery: Delivery,
+        first: Exception,
+    ) -> bytes:
+        """Repeat the attempt as the retry policy allows; return the result.
+
+        :param attempt: makes an attempt.
+        :param first: error of the first attempt, which was made without tenacity, so that success does not pay for it.
+        :raises HandlerOutcome, HandlingFailed, RemoteError: as `run`.
+        """
+        last = first
+        is_first = True
         made = 1
+        policy = handler.retry or self._retry
+        deadline = delivery.deadline if handler.reply is not None else None
 
         async def next_attempt() -> bytes:
-            # The first attempt runs without tenacity, so that success does not pay for it. Its error is replayed here for
-            # tenacity to count.
-            nonlocal failure, last, made
-            if failure is not None:
-                first, failure = failure, None
+            nonlocal is_first, last, made
+            if is_first:
+                # The error of the first attempt is replayed for tenacity to count.
+                is_first = False
                 self._statistics.failed_attempts += 1
                 raise first
             self._statistics.retried += 1
@@ -87,10 +104,6 @@ class Attempts:
                     last = error
                 raise
 
-        policy = handler.retry or self._retry
-        retrying = policy.attempts(self._clock)
-        before_sleep: Callable[[RetryCallState], Any] | None = retrying.before_sleep
-
         async def log_attempt(state: RetryCallState) -> None:
             if state.outcome is not None and (error := state.outcome.exception()) is not None:
                 number = AttemptNumber.of(policy, delivery, made)
@@ -99,8 +112,6 @@ class Attempts:
             if before_sleep is not None and (waiting := before_sleep(state)) is not None:
                 await waiting
 
-        deadline = delivery.deadline if handler.reply is not None else None
-
         def stop(state: RetryCallState) -> bool:
             if retrying.stop(state):
                 return True
@@ -108,6 +119,8 @@ class Attempts:
             return deadline is not None and time() + state.upcoming_sleep >= deadline.timestamp()
 
         try:
+            retrying = policy.attempts(self._clock)
+            before_sleep: Callable[[RetryCallState], Any] | None = retrying.before_sleep
             result: bytes = await retrying.copy(before_sleep=log_attempt, stop=stop)(next_attempt)
         except Exception as error:
             if not is_retryable(error):
