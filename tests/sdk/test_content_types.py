@@ -141,7 +141,7 @@ ORDER = '{"name":"Müller","n":1}'
 
 
 def gzipped(body: bytes) -> bytes:
-    return gzip.compress(body)
+    return gzip.compress(body, mtime=0)
 
 
 ENCODED: dict[str, tuple[dict[str, str], bytes]] = {

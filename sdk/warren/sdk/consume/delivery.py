@@ -136,7 +136,14 @@ class Delivery:
         """Return a copy with another body, other headers or other properties, for a middleware to pass on.
 
         `headers` and `properties` replace the whole table.
+
+        A copy with another body has no `content_encoding`, unless `properties` names one: a middleware that decompresses a
+        body passes on what it has decompressed.
         """
+        if body is not None and properties is None and "content_encoding" in self.properties:
+            properties = {
+                name: value for name, value in self.properties.items() if name != "content_encoding"
+            }
         changed = Delivery(
             self.body if body is None else body,
             self.exchange,
@@ -157,7 +164,10 @@ class Delivery:
         """Return a copy with another body or other properties that is a message of its own: `app.forward` publishes these,
         not those of the delivery that was received. The headers keep their AMQP types.
         """
-        changed = self.original.replace(body=body, properties=properties)
+        original = self.original
+        changed = original.replace(
+            body=body, properties=original.properties if properties is None else properties
+        )
         changed._original = None
         return changed
 

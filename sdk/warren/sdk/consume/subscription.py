@@ -406,18 +406,9 @@ class Subscription:
         else:
             try:
                 self._workers.submit(job)
-            except Exception:
-                self._submit_failed(job)
-
-    def _submit_failed(self, job: Job) -> None:
-        """Log the exception that is being handled, and give the message up.
-
-        Such an error is a bug. Raised to the channel, it would end the connection, again at each delivery of the message.
-        """
-        log.exception(
-            "event=delivery.failed queue=%s message_id=%s", self.queue.name, job.delivery.message_id
-        )
-        self._job_ended(job, Settlement.REJECT)
+            except Exception as error:
+                # A bug. Raised to the channel, it would end the connection, again at each delivery of the message.
+                self._workers.give_up(job, error)
 
     def _withdraw(self) -> None:
         self._pending_releases += self._workers.withdraw()

@@ -130,6 +130,12 @@ class Workers:
         if self._ordering is None or self._ordering.admit(job):
             self._add_ready(job)
 
+    def give_up(self, job: Job, failure: Exception) -> None:
+        """Settle a delivery that could not be submitted, because an error of the SDK came before its handler."""
+        self._statistics.running += 1
+        self._none_running.clear()
+        self._settle_failed_soon(job, failure, was_submitted=False)
+
     def withdraw(self) -> list[Job]:
         """Remove and return all deliveries that no worker has started to handle."""
         jobs = list(self._ready)
@@ -227,13 +233,16 @@ class Workers:
                 if failure is None:
                     self._job_ended(job, settlement)
                 else:
-                    # In a task of its own: nothing can be awaited in one that is being cancelled.
-                    task_of_failure = asyncio.create_task(self._settle_failed(job, failure))
-                    self._giving_up.add(task_of_failure)
-                    task_of_failure.add_done_callback(self._giving_up.discard)
+                    self._settle_failed_soon(job, failure)
 
-    async def _settle_failed(self, job: Job, failure: BaseException) -> None:
-        """Settle a delivery whose handler has ended its worker."""
+    def _settle_failed_soon(self, job: Job, failure: BaseException, *, was_submitted: bool = True) -> None:
+        # In a task of its own: nothing can be awaited in one that is being cancelled.
+        task = asyncio.create_task(self._settle_failed(job, failure, was_submitted))
+        self._giving_up.add(task)
+        task.add_done_callback(self._giving_up.discard)
+
+    async def _settle_failed(self, job: Job, failure: BaseException, was_submitted: bool) -> None:
+        """Settle a delivery whose handler has ended its worker, or that has reached no worker."""
         settlement = Settlement.RELEASE
         try:
             # An error of a log handler must not decide about the message.
@@ -244,15 +253,15 @@ class Workers:
                 )  # fmt: skip
             settlement = await self._give_up(job.delivery, failure)
         finally:
-            self._job_ended(job, settlement)
+            self._job_ended(job, settlement, was_submitted)
 
-    def _job_ended(self, job: Job, settlement: Settlement) -> None:
+    def _job_ended(self, job: Job, settlement: Settlement, was_submitted: bool = True) -> None:
         statistics = self._statistics
         statistics.running -= 1
         if not statistics.running:
             self._none_running.set()
         self._settle(job, settlement)
-        if self._ordering is not None:
+        if self._ordering is not None and was_submitted:
             self._start_next_of_key(job)
 
     def _start_next_of_key(self, job: Job) -> None:

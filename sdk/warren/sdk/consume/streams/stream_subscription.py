@@ -507,8 +507,8 @@ class StreamSubscription(Subscription):
             job = Job(channel, tag, delivery)
             try:
                 self._workers.submit(job)
-            except Exception:
-                self._submit_failed(job)
+            except Exception as error:
+                self._workers.give_up(job, error)
 
     async def _handle(self, delivery: Delivery, delivery_tag: int) -> Settlement:
         """Handle a message, after the position was stored if that is due; return the settlement."""
