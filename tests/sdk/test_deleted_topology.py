@@ -23,7 +23,10 @@ from warren.sdk import (
     Queue,
     TransactionFailed,
     Unroutable,
+    WarrenError,
 )
+from warren.sdk.extend import encode
+from warren.sdk.topology.registry import TopologyRegistry
 
 Publish = Callable[[App, list[object]], Awaitable[object]]
 
@@ -277,6 +280,54 @@ async def test_a_transaction_after_one_that_met_a_deleted_item_succeeds(
         await shop.receives(8)
 
 
+async def test_a_message_that_no_binding_takes_is_not_declared_for_each_time(
+    make_app: MakeApp, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The App has declared the exchange and a binding, which takes other routing keys."""
+    app = make_app()
+    app.declare(Exchange(f"{name}.events"), Queue(name), Binding(f"{name}.events", name, "taken"))
+    declare, declarations = TopologyRegistry.declare, 0
+
+    def counted(*arguments: Any) -> Awaitable[None]:
+        nonlocal declarations
+        declarations += 1
+        return declare(*arguments)
+
+    async with app:
+        monkeypatch.setattr(TopologyRegistry, "declare", counted)
+        for number in range(5):
+            with pytest.raises(Unroutable):
+                await app.publish(b"", exchange=f"{name}.events", key=f"other.{number}")
+        report = await app.publish_many([b""] * 5, exchange=f"{name}.events", key="other", on_error="report")
+        assert len(report.failures) == 5
+        await app.publish(b"", exchange=f"{name}.events", key="taken")
+        assert app.statistics().publisher.returned == 10
+    assert declarations == 1
+
+
+async def test_a_condition_of_the_publish_is_checked_again_before_the_second_write(
+    make_app: MakeApp, amqp_client: AsyncClient, name: str
+) -> None:
+    app = make_app()
+    app.declare(Queue(name))
+    writes = 0
+
+    def before_write() -> None:
+        nonlocal writes
+        writes += 1
+        if writes == 2:
+            raise WarrenError("the lease is lost")
+
+    async with app:
+        await amqp_client.channel.queue_delete(name)
+        outgoing = encode(b"", now=0.0, key=name)
+        confirmed = await app.submit_encoded(outgoing, 60, before_write)
+        with pytest.raises(WarrenError, match="the lease is lost"):
+            await confirmed
+    assert writes == 2
+    await amqp_client.holds(name, 0)
+
+
 async def test_a_message_waits_for_no_longer_than_its_deadline_while_its_queue_is_declared(
     make_app: MakeApp, amqp_client: AsyncClient, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,7 +335,7 @@ async def test_a_message_waits_for_no_longer_than_its_deadline_while_its_queue_i
     app.declare(Queue(f"{name}.packing"))
     async with app:
         never = asyncio.get_running_loop().create_future()
-        monkeypatch.setattr("warren.sdk.topology.registry.TopologyRegistry.declare", lambda *_: never)
+        monkeypatch.setattr(TopologyRegistry, "declare", lambda *_: never)
         await amqp_client.channel.queue_delete(f"{name}.packing")
         with pytest.raises(PublishError, match="within the deadline"):
             await app.publish(b"", key=f"{name}.packing", timeout=0.05)

@@ -186,7 +186,7 @@ class Handlers:
                 )
             case Source.BATCH:
 
-                @app.handle.batch(bytes, queue=self._name, size=2, within="20ms")
+                @app.handle.batch(bytes, queue=self._name, size=2, within="1h")
                 async def take_batch(bodies: list[bytes]) -> None:
                     assert bodies == bodies[:1] * 2
                     await take(bodies[0])

@@ -41,7 +41,7 @@ handshake_timeout = 120000
 """
 """On a busy machine, a client may stand still for longer than the default of ten seconds."""
 
-DEAD_LETTER_RETRY = "-rabbit dead_letter_worker_publisher_confirm_timeout 1000"
+DEAD_LETTER_RETRY = "-rabbit dead_letter_worker_publisher_confirm_timeout 10000"
 """Milliseconds after which at-least-once dead-lettering tries a message again that had no target. The default is three
 minutes."""
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from warren.patterns.delay.strategy import EntryPoint
-from warren.patterns.delay.wait_queues import NAME_BYTES, forwarding_queue
+from warren.patterns.delay.wait_queues import NAME_BYTES, forwarding_queue, target_address
 from warren.sdk import Binding, ConfigError, Declarable, Exchange, Queue
 from warren.sdk.extend import Duration, duration
 
@@ -71,7 +71,7 @@ class BinaryDelayQueues:
             yield Binding(own, below, f"{skipped}0.#", to_exchange=True)
 
     def target_topology(self, name: str, exchange: str, key: str) -> Iterator[Declarable]:
-        address = _routing_suffix(exchange, key)
+        address = target_address(exchange, key)
         pattern = f"{'*.' * self._levels}{address}"
         if len(pattern.encode()) > NAME_BYTES:
             raise ConfigError(
@@ -91,7 +91,7 @@ class BinaryDelayQueues:
         bits = f"{units:0{self._levels}b}"
         return EntryPoint(
             self._level(name, units.bit_length() - 1),
-            f"{'.'.join(bits)}.{_routing_suffix(exchange, key)}",
+            f"{'.'.join(bits)}.{target_address(exchange, key)}",
             {},
         )
 
@@ -100,11 +100,6 @@ class BinaryDelayQueues:
 
     def _level(self, name: str, level: int) -> str:
         return f"{name}.{self._settings_name}.{level:02}"
-
-
-def _routing_suffix(exchange: str, key: str) -> str:
-    # The first word distinguishes a queue from an exchange of so many words, so that no two addresses are equal.
-    return f"x{exchange.count('.') + 1}.{exchange}.{key}" if exchange else f"t.{key}"
 
 
 __all__ = ["BinaryDelayQueues"]

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from warren.patterns.delay.strategy import EntryPoint
-from warren.patterns.delay.wait_queues import forwarding_queue
+from warren.patterns.delay.wait_queues import forwarding_queue, target_address
 from warren.sdk import Binding, Declarable, Exchange, Queue
 from warren.sdk.extend import milliseconds
 
@@ -48,23 +48,19 @@ class DelayedExchange:
         forwarding = forwarding_queue(_exchange(name), exchange, key)
         yield forwarding
         # Bound by a header, because a header may be longer than a routing key and has no wildcards.
-        arguments = {"x-match": "all", TARGET_HEADER: _target_header(exchange, key)}
+        arguments = {"x-match": "all", TARGET_HEADER: target_address(exchange, key)}
         yield Binding(_exchange(name), forwarding.name, arguments=arguments)
 
     def entry(self, name: str, exchange: str, key: str, delay: timedelta) -> EntryPoint:
         return EntryPoint(
             _exchange(name),
             key,
-            {"x-delay": milliseconds(delay), TARGET_HEADER: _target_header(exchange, key)},
+            {"x-delay": milliseconds(delay), TARGET_HEADER: target_address(exchange, key)},
         )
 
 
 def _exchange(name: str) -> str:
     return f"{name}.native"
-
-
-def _target_header(exchange: str, key: str) -> str:
-    return f"{len(exchange)}:{exchange}:{key}"
 
 
 __all__ = ["DelayedExchange"]

@@ -36,6 +36,14 @@ def wait_queue(target: str, after: Duration) -> Queue:
     )
 
 
+def target_address(exchange: str, key: str) -> str:
+    """Return a text that differs for each exchange and routing key: its first word says how many words are the exchange.
+
+    :param exchange: empty for the queue `key`.
+    """
+    return f"x{exchange.count('.') + 1}.{exchange}.{key}" if exchange else f"t.{key}"
+
+
 def forwarding_queue(prefix: str, exchange: str, key: str) -> Queue:
     """Return a queue that moves each message to `exchange` with the routing key `key` at once, or as soon as that exists
     and takes the message. Its name begins with `prefix` and differs for each address.
@@ -44,7 +52,7 @@ def forwarding_queue(prefix: str, exchange: str, key: str) -> Queue:
 
     :param exchange: empty for the queue `key`.
     """
-    address = f"x{exchange.count('.') + 1}.{exchange}.{key}" if exchange else f"t.{key}"
+    address = target_address(exchange, key)
     name = f"{prefix}.{address}"
     if len(name.encode()) > NAME_BYTES:
         name = f"{prefix}.{sha256(address.encode()).hexdigest()}"
@@ -116,4 +124,11 @@ def redelivery_headers(delivery: Delivery) -> dict[str, object]:
     return {ATTEMPT: delivery.attempt + 1, ORIGIN_EXCHANGE: exchange, ORIGIN_KEY: key}
 
 
-__all__ = ["NAME_BYTES", "WaitQueues", "forwarding_queue", "redelivery_headers", "wait_queue"]
+__all__ = [
+    "NAME_BYTES",
+    "WaitQueues",
+    "forwarding_queue",
+    "redelivery_headers",
+    "target_address",
+    "wait_queue",
+]

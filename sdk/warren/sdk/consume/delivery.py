@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -215,12 +215,15 @@ class Delivery:
             return field_tables.decode_fields(self._table)
         return {name: field_tables.field_of(value) for name, value in self._headers.items()}
 
-    def may_have_header(self, names: Iterable[bytes]) -> bool:
-        """Return False if the message has no header with one of these names. Checked without decoding the headers."""
+    def may_have_header(self, names: Callable[[], Iterable[bytes]]) -> bool:
+        """Return False if the message has no header with one of these names. Checked without decoding the headers.
+
+        :param names: returns the names; not called for a message without headers.
+        """
         table = self._table
         if not table:
             return bool(self._headers)
-        for name in names:  # noqa: SIM110 - a generator takes three times as long
+        for name in names():  # noqa: SIM110 - a generator takes three times as long
             if name in table:
                 return True
         return False
@@ -272,8 +275,8 @@ class Delivery:
         deadline = self._deadline
         if deadline is None:
             may_have = b"warren-deadline" in self._table if self._table else bool(self._headers)
-            value = self.headers.get(DEADLINE) if may_have else None
-            if not isinstance(value, int):
+            value = self.readable_headers.get(DEADLINE) if may_have else None
+            if not isinstance(value, int) or isinstance(value, bool):
                 return None
             deadline = value / 1000
         try:

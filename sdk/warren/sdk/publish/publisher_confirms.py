@@ -190,21 +190,18 @@ class Publisher:
 
         :param error: error with the broker's reply text.
         """
-        named = re.search(r"(no|access to) exchange '([^']*)'", str(error))
+        missing = _missing_exchange(error)
+        named = re.search(r"access to exchange '([^']*)'", str(error))
+        exchange = missing if named is None else named[1]
         in_flight = list(self._in_flight.items())
-        if named is not None:
-            guilty = [each for each in in_flight if each[1].outgoing.exchange == named[2]]
+        if exchange is not None:
+            guilty = [each for each in in_flight if each[1].outgoing.exchange == exchange]
         else:
             guilty = in_flight if len(in_flight) == 1 else []
         for sequence, pending in guilty:
             refusal = PublishError(str(error), outcome="refused")
             refusal.reply_code = getattr(error, "reply_code", 0)
-            if (
-                named is not None
-                and named[1] == "no"
-                and not pending.recovered
-                and self._recovery is not None
-            ):
+            if missing is not None and self._recovery is not None and not pending.recovered:
                 outgoing = pending.outgoing
                 pending.missing = self._recovery.after_refusal(outgoing.exchange, outgoing.routing_key)
             if pending.missing:
@@ -227,8 +224,8 @@ class Publisher:
             if isinstance(error, Unroutable):
                 exchange, key = error.exchange, error.routing_key
                 missing = self._recovery.after_return(exchange, key)
-            elif named := re.search(r"no exchange '([^']*)'", str(error)):
-                exchange = named[1]
+            elif name := _missing_exchange(error):
+                exchange = name
                 missing = self._recovery.after_refusal(exchange, key)
         if self._recovery is None or not missing:
             ended.set_result(None)
@@ -340,7 +337,9 @@ class Publisher:
 
     def snapshot(self) -> PublisherStatistics:
         """Return the statistics, with the current number of unconfirmed messages and the time blocked so far."""
-        self.statistics.unconfirmed = len(self._in_flight) + len(list(self._delayed()))
+        self.statistics.unconfirmed = (
+            len(self._in_flight) + len(self._awaiting_republish) + len(self._recovering)
+        )
         self._count_blocked()
         return self.statistics
 
@@ -503,12 +502,8 @@ class Publisher:
             pending = self._awaiting_republish.popleft()
             if pending.future.done():
                 continue
-            if pending.before_write is not None:
-                try:
-                    pending.before_write()
-                except Exception as error:
-                    pending.settle(error)
-                    continue
+            if not self._may_be_written(pending):
+                continue
             # A return on the lost channel says nothing about this attempt.
             pending.error = None
             pending.missing = ()
@@ -518,14 +513,29 @@ class Publisher:
         if not self._awaiting_republish and not self._in_flight:
             self._one_at_a_time = False
 
+    def _may_be_written(self, pending: PendingConfirm) -> bool:
+        """Call `before_write` of a message that is to be published again; if it raises, fail the publish, and return
+        False.
+        """
+        if pending.before_write is not None:
+            try:
+                pending.before_write()
+            except Exception as error:
+                pending.settle(error)
+                return False
+        return True
+
     def _return(self, method: bytes, header: bytes, body: bytes) -> None:
         error, token = returned_message(method, header, body)
         message_id = str(error.properties.get("message_id", ""))
         pending = self._by_identity.get(message_id if token is None else (message_id, token))
         if pending is not None:
             pending.error = error
-            if self._recovery is not None and not pending.recovered:
-                pending.missing = self._recovery.after_return(error.exchange, error.routing_key)
+            if self._recovery is not None:
+                if pending.recovered:
+                    self._recovery.note_failure(error.exchange, error.routing_key)
+                else:
+                    pending.missing = self._recovery.after_return(error.exchange, error.routing_key)
                 if pending.missing:
                     return
         self._report_return(error)
@@ -550,7 +560,7 @@ class Publisher:
         pending.recovered = True
         self._recovering.add(pending)
 
-        def resume(failure: WarrenError | None) -> None:
+        def resume(failure: Exception | None) -> None:
             self._recovering.discard(pending)
             if pending.future.done():
                 return
@@ -563,7 +573,7 @@ class Publisher:
             channel = self._channel
             if channel is None or not channel.usable or self._awaiting_republish:
                 self._awaiting_republish.append(pending)
-            else:
+            elif self._may_be_written(pending):
                 self._write(channel, pending)
 
         outgoing = pending.outgoing
@@ -628,6 +638,12 @@ class Publisher:
     def _why_not_confirmed(self) -> str:
         why = f"; the broker blocks publishers ({self.blocked})" if self.blocked else ""
         return f"no confirm came within the deadline; the message may have arrived{why}"
+
+
+def _missing_exchange(error: Exception) -> str | None:
+    """Return the exchange that the broker's text names as missing; None if it names none."""
+    named = re.search(r"no exchange '([^']*)'", str(error))
+    return None if named is None else named[1]
 
 
 def encoding_error(error: Exception) -> ConfigError:

@@ -6,20 +6,24 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from warren.sdk.errors import TransportUnavailable, WarrenError
+from warren.sdk.errors import TransportUnavailable
 from warren.sdk.logger import log
 from warren.sdk.topology.declarable import Declarable
 from warren.sdk.topology.exchange import Exchange
 
-Resume = Callable[[WarrenError | None], None]
+Address = tuple[str, str]
+Resume = Callable[[Exception | None], None]
 """Function that is called once when the declaration has ended, with its error or None."""
 NOTHING: Final[Sequence[Declarable]] = ()
+PAUSE_SECONDS: Final = 10.0
 
 
 class TopologyRecovery:
     """Declares exchanges, queues and bindings again while the App runs.
 
-    Publishes that need the same address while it is being declared share the declaration.
+    Publishes that need the same exchange, or the same queue of the default exchange, share the declaration. If a message
+    finds no queue after it either, the address is left alone for `PAUSE_SECONDS`: an App may publish many messages that no
+    queue takes.
 
     :param route: returns the registered items through which a message with this exchange and routing key passes.
     :param declare: declares items on the broker.
@@ -32,13 +36,18 @@ class TopologyRecovery:
     ) -> None:
         self._route = route
         self._declare = declare
-        self._waiting: dict[tuple[str, str], list[Resume]] = {}
+        self._waiting: dict[Address, list[Resume]] = {}
+        self._paused_until: dict[Address, float] = {}
+        """Times of the event loop, by address."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def after_return(self, exchange: str, key: str) -> Sequence[Declarable]:
         """Return the items to declare after the broker has returned a message as unroutable: none if no queue of this
-        App would take it.
+        App would take it, or the declaration did not help a moment ago.
         """
+        paused_until = self._paused_until.get(_address(exchange, key))
+        if paused_until is not None and asyncio.get_running_loop().time() < paused_until:
+            return NOTHING
         items = self._route(exchange, key)
         return NOTHING if all(isinstance(item, Exchange) for item in items) else items
 
@@ -50,14 +59,19 @@ class TopologyRecovery:
         declared = any(isinstance(item, Exchange) and item.name == exchange for item in items)
         return items if declared else NOTHING
 
+    def note_failure(self, exchange: str, key: str) -> None:
+        """Note that a message was returned again after its route had been declared."""
+        self._paused_until[_address(exchange, key)] = asyncio.get_running_loop().time() + PAUSE_SECONDS
+
     def declare(self, exchange: str, key: str, items: Sequence[Declarable], resume: Resume) -> None:
         """Declare the items through which messages with this address pass, then call `resume`."""
-        waiting = self._waiting.get((exchange, key))
+        address = _address(exchange, key)
+        waiting = self._waiting.get(address)
         if waiting is not None:
             waiting.append(resume)
             return
-        self._waiting[exchange, key] = [resume]
-        task = asyncio.ensure_future(self._declare_now(exchange, key, items))
+        self._waiting[address] = [resume]
+        task = asyncio.ensure_future(self._declare_now(address, items))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -68,20 +82,26 @@ class TopologyRecovery:
         for address in list(self._waiting):
             self._resume(address, TransportUnavailable("the App stopped"))
 
-    async def _declare_now(self, exchange: str, key: str, items: Sequence[Declarable]) -> None:
-        failure: WarrenError | None = None
+    async def _declare_now(self, address: Address, items: Sequence[Declarable]) -> None:
+        exchange, key = address
+        failure: Exception | None = None
         try:
             await self._declare(items)
-        except WarrenError as error:
+        except Exception as error:
             failure = error
             log.warning("event=topology.recovery_failed exchange=%s key=%s error=%s", exchange, key, error)
         else:
             log.warning("event=topology.recovered exchange=%s key=%s", exchange, key)
-        self._resume((exchange, key), failure)
+        self._resume(address, failure)
 
-    def _resume(self, address: tuple[str, str], failure: WarrenError | None) -> None:
+    def _resume(self, address: Address, failure: Exception | None) -> None:
         for resume in self._waiting.pop(address, ()):
             resume(failure)
+
+
+def _address(exchange: str, key: str) -> Address:
+    """Return what determines the route of a message: its exchange, or its queue if that is the default exchange."""
+    return (exchange, "") if exchange else ("", key)
 
 
 __all__ = ["TopologyRecovery"]

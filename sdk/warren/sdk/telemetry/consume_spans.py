@@ -69,7 +69,7 @@ def processing_scope(
     """
     if consuming is not None:
         return consuming.processing(delivery, delivery_tag)
-    return use_creation_context(delivery) if delivery.may_have_header(context_names()) else NOTHING
+    return use_creation_context(delivery) if delivery.may_have_header(context_names) else NOTHING
 
 
 class ConsumeTelemetry:

@@ -163,8 +163,8 @@ class TopologyRegistry:
         their exchanges.
 
         The result is empty with the policy `never`, and leaves out what the broker deletes by itself: exclusive queues, and
-        items with `auto_delete` or `expires`. Of the routing key only the default exchange makes use: the result
-        has the queues of all keys of another exchange.
+        items with `auto_delete` or `expires`. With the default exchange the route is the queue `key`. With
+        another exchange it has the queues of all bindings, whatever their keys.
 
         :param exchange: empty for the queue `key`.
         """
