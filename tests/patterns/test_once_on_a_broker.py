@@ -16,7 +16,7 @@ from warren.sdk import Command, Request
 async def test_a_redelivery_after_a_lost_acknowledgement_runs_nothing(
     amqp_url: str, store: Store, new_app: NewApp, name: str
 ) -> None:
-    """The connection breaks after the effect and before the acknowledgement: the redelivery runs nothing."""
+    """The connection breaks before the acknowledgement: the redelivery to another process runs nothing."""
 
     class Charge(Command, queue=f"{name}.charges"):
         order_id: str
@@ -24,8 +24,9 @@ async def test_a_redelivery_after_a_lost_acknowledgement_runs_nothing(
     once = Once(store)
     charged: list[str] = []
     async with Proxy(amqp_url) as proxy:
-        app = new_app(proxy.url)
+        app, successor = new_app(proxy.url), new_app()
 
+        @successor.handle(Charge, once=once)
         @app.handle(Charge, once=once)
         async def charge(command: Charge) -> None:
             charged.append(command.order_id)
@@ -34,9 +35,11 @@ async def test_a_redelivery_after_a_lost_acknowledgement_runs_nothing(
         async with app:
             await app.publish(Charge(order_id="42"))
             await eventually(lambda: once.statistics.run == 1, "the handler has run and its result is kept")
+            proxy.refuse()
             proxy.cut()
             proxy.to_server.release()
-            await eventually(lambda: once.statistics.duplicates >= 1, "the message is delivered again")
+            async with successor:
+                await eventually(lambda: once.statistics.duplicates >= 1, "the message is delivered again")
     assert charged == ["42"]
 
 

@@ -57,32 +57,6 @@ async def test_the_first_retry_comes_at_once(make_app: MakeApp, proxy: Proxy, na
         assert (proxy.accepted, app.statistics().reconnects) == (4, 2)
 
 
-async def test_a_delivery_of_a_lost_connection_is_redelivered_and_its_late_settlement_is_ignored(
-    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
-) -> None:
-    app = make_app(proxy.url)
-    finish = asyncio.Event()
-    started: asyncio.Queue[None] = asyncio.Queue()
-
-    @app.handle(bytes, queue=name)
-    async def take(body: bytes) -> None:
-        started.put_nowait(None)
-        await finish.wait()
-
-    async with app:
-        await app.publish(b"1", key=name)
-        await started.get()
-        proxy.cut()
-        await asyncio.wait_for(started.get(), 60)
-        finish.set()
-        await eventually(
-            lambda: app.statistics().subscriptions[name].acknowledged == 1, "the second is acknowledged"
-        )
-        await eventually(lambda: app.statistics().subscriptions[name].stale == 1, "the first is stale")
-        await eventually(lambda: app.ready, "it is ready")
-    await amqp_client.holds(name, 0)
-
-
 async def test_a_queue_deleted_under_its_consumer_is_declared_again(
     make_app: MakeApp, amqp_client: AsyncClient, name: str
 ) -> None:

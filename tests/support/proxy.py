@@ -9,6 +9,8 @@ from types import TracebackType
 from urllib.parse import urlsplit, urlunsplit
 
 CHUNK = 64 * 1024
+OPENING = 1024
+"""Bytes that a client sends at least until its connection is open, its properties among them."""
 
 Watch = Callable[[bytes], "tuple[int, Callable[[], End | None]] | None"]
 """Inspects a piece of data; returns the offset in it and the function to call there, or None."""
@@ -89,7 +91,8 @@ class Proxy:
         self._refusing = False
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._connections: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
+        self._connections: dict[tuple[asyncio.StreamWriter, asyncio.StreamWriter], bytearray] = {}
+        """Open connections, with the first bytes of their clients."""
 
     @property
     def url(self) -> str:
@@ -102,11 +105,16 @@ class Proxy:
         """Connections that are open now."""
         return len(self._connections)
 
-    def cut(self) -> None:
-        """Reset every open connection on both sides, as a lost network does once it is noticed."""
-        for pair in list(self._connections):
-            for writer in pair:
-                writer.transport.abort()
+    def cut(self, opened_with: bytes = b"") -> None:
+        """Reset every open connection on both sides, as a lost network does once it is noticed.
+
+        :param opened_with: bytes that the client sent when it opened the connection, such as its name; other connections
+            go on.
+        """
+        for pair, opening in list(self._connections.items()):
+            if opened_with in opening:
+                for writer in pair:
+                    writer.transport.abort()
 
     def half_close(self, lane: Lane) -> None:
         """End one direction of every open connection (a FIN); the other goes on."""
@@ -133,13 +141,13 @@ class Proxy:
             writer.transport.abort()
             return
         pair = (writer, far_writer)
-        self._connections.add(pair)
+        self._connections[pair] = bytearray()
         try:
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._pass(self.to_server, reader, far_writer, pair))
                 both.create_task(self._pass(self.to_client, far_reader, writer, pair))
         finally:
-            self._connections.discard(pair)
+            self._connections.pop(pair, None)
             for end in pair:
                 end.close()
 
@@ -153,7 +161,10 @@ class Proxy:
         look = None if lane.watch is None else lane.watch()
         change = None if lane.rewrite is None else lane.rewrite()
         try:
+            opening = self._connections[pair] if lane is self.to_server else None
             while data := await reader.read(CHUNK):
+                if opening is not None and len(opening) < OPENING:
+                    opening += data
                 data = data if change is None else change(data)
                 due = None if look is None else look(data)
                 if due is not None:

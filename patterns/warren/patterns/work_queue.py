@@ -155,12 +155,13 @@ class _Slots:
         self._schedule_dispatch()
 
     def _schedule_dispatch(self) -> None:
-        """Arrange that free slots are granted in the next iteration of the event loop, not at once. Until then, the
-        next prefetched message can take the place of one that was just handled; it may be the most urgent of the
+        """Arrange that free slots are granted after the next iteration of the event loop. In that one begins the task of
+        the prefetched message that takes the place of one that was just handled; it may be the most urgent of the
         waiting ones."""
         if not self._dispatch_scheduled:
             self._dispatch_scheduled = True
-            asyncio.get_running_loop().call_soon(self._dispatch)
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._dispatch)
 
     def _dispatch(self) -> None:
         self._dispatch_scheduled = False

@@ -137,7 +137,8 @@ CRASH_BEFORE_EFFECT: Final = Scenario(Fault.CRASH_BEFORE_EFFECT)
 CRASH_AFTER_EFFECT: Final = Scenario(Fault.CRASH_AFTER_EFFECT)
 """A process is killed in its handler; the outcome is that of the process which takes over."""
 LOST_ACKNOWLEDGEMENT: Final = Scenario(Fault.LOST_ACK)
-"""The connection is lost after the handler, with the acknowledgement on its way."""
+"""The connection is lost after the handler, with the acknowledgement on its way. The outcome is that of another process,
+which gets the message; the first one knows that it has handled it."""
 LOST_CONFIRM: Final = Scenario(Fault.LOST_CONFIRM)
 """Message 1 is handled. The connection of the publisher is lost with the confirm of message 2 on its way."""
 DUPLICATE: Final = Scenario(Fault.DUPLICATE)
@@ -145,7 +146,7 @@ DUPLICATE: Final = Scenario(Fault.DUPLICATE)
 BROKER_KILLED_WHILE_WAITING: Final = Scenario(Fault.BROKER_RESTART)
 """The broker is killed while messages wait for a consumer; the outcome is that of a process which starts then."""
 BROKER_KILLED_WHILE_HANDLING: Final = Scenario(Fault.BROKER_RESTART)
-"""The broker is killed while a handler runs, after its effect."""
+"""The broker is killed while a handler runs, after its effect; the outcome is that of another process."""
 
 
 async def handled_by_successor(process: Process) -> None:

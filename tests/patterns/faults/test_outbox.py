@@ -253,23 +253,27 @@ async def test_the_acknowledgement_is_lost(
 ) -> None:
     reader = Reader(new_app(), f"{name}.out")
     async with Proxy(amqp_url) as proxy, reader.app:
-        app = new_app(proxy.url)
-        outbox, once = Outbox(sessions, lease=LEASE), TransactionalOnce(sessions)
-        app.include(outbox)
+        app, successor = new_app(proxy.url), new_app()
+        outboxes = [Outbox(sessions, lease=LEASE) for _ in range(2)]
+        once = TransactionalOnce(sessions)
+        for its, outbox in zip((app, successor), outboxes, strict=True):
+            its.include(outbox)
 
-        @app.handle(note_in(name), once=once)
-        @outbox.publishes
-        async def pass_on(note: Any) -> Note:
-            proxy.to_server.hold()
-            return note_in(f"{name}.out")(text=note.text)
+            @its.handle(note_in(name), once=once)
+            @outbox.publishes
+            async def pass_on(note: Any) -> Note:
+                proxy.to_server.hold()
+                return note_in(f"{name}.out")(text=note.text)
 
         async with app:
             await app.publish(note_in(name)(text="42"))
             await eventually(lambda: once.statistics.run == 1, "it is committed")
+            proxy.refuse()
             lose_connection(proxy)
-            await eventually(lambda: once.statistics.duplicates >= 1, "it comes again")
-            await reader.reads("42")
-    assert outbox.statistics.added == 1
+            async with successor:
+                await eventually(lambda: once.statistics.duplicates >= 1, "it comes again")
+                await reader.reads("42")
+    assert [outbox.statistics.added for outbox in outboxes] == [1, 0]
 
 
 @MATRIX.shows(Fault.LOST_CONFIRM, "the message is published again" + TWICE)

@@ -110,16 +110,18 @@ async def test_a_worker_dies_between_publishing_and_recording_it(
 )
 async def test_the_acknowledgement_is_lost(amqp_url: str, redis_url: str, new_app: NewApp, name: str) -> None:
     async with Proxy(amqp_url) as proxy, new_app() as publisher:
-        checkout = shop(new_app(proxy.url), redis_url, name)
+        checkout, successor = (shop(app, redis_url, name) for app in (new_app(proxy.url), new_app()))
         async with checkout.app:
             await publisher.publish(checkout.placed(order_id="42"))
             await checkout.wait_for_state("42", CheckoutState.PAYING)
             proxy.to_server.hold()
             await publisher.publish(checkout.noted(order_id="42"))
             await eventually(lambda: checkout.saga.statistics.passed == 2, "it is taken")
+            proxy.refuse()
             lose_connection(proxy)
-            await eventually(lambda: checkout.saga.statistics.repeated >= 1, "it comes again")
-            history = await checkout.wait_for_state("42", CheckoutState.PAYING)
+            async with successor.app:
+                await eventually(lambda: successor.saga.statistics.repeated >= 1, "it comes again")
+                history = await successor.wait_for_state("42", CheckoutState.PAYING)
     assert history.as_json()["data"]["notes"] == 1
 
 

@@ -97,8 +97,9 @@ async def test_the_acknowledgement_is_lost(
     case: Case, amqp_url: str, new_app: NewApp, new_process: NewProcess
 ) -> None:
     async with Proxy(amqp_url) as proxy:
-        process = new_process(new_app(proxy.url))
+        process, successor = new_process(new_app(proxy.url)), new_process(new_app())
         publisher = new_process(new_app(), handles=False)
+        successor.handled = process.handled
         lost = asyncio.Event()
 
         async def hold(number: int) -> None:
@@ -110,8 +111,10 @@ async def test_the_acknowledgement_is_lost(
             await publish(publisher, case)
             await eventually(lambda: proxy.to_server.held and case.handled(process), "it is handled")
             lost.set()
+            proxy.refuse()
             scenarios.lose_connection(proxy)
-            await case.outcome(process)
+            async with successor:
+                await case.outcome(successor)
 
 
 @each_pattern(scenarios.LOST_CONFIRM)
@@ -154,8 +157,6 @@ async def test_the_broker_is_killed_while_messages_wait(
 async def test_the_broker_is_killed_while_a_handler_runs(
     case: Case, mortal_broker: BrokerProcess, new_process: NewProcess
 ) -> None:
-    process = new_process(App(mortal_broker.url))
-    publisher = new_process(App(mortal_broker.url), handles=False)
     published = asyncio.Event()
     restarts = 0
 
@@ -164,11 +165,18 @@ async def test_the_broker_is_killed_while_a_handler_runs(
         if number == case.strikes_at and not restarts:
             restarts += 1
             await published.wait()  # A publish that is not confirmed would come twice.
+            proxy.refuse()
             await scenarios.restart(mortal_broker)
 
-    process.after = restart
-    async with process, publisher:
-        await publish(publisher, case)
-        published.set()
-        await case.outcome(process)
+    async with Proxy(mortal_broker.url) as proxy:
+        process, successor = new_process(App(proxy.url)), new_process(App(mortal_broker.url))
+        publisher = new_process(App(mortal_broker.url), handles=False)
+        successor.handled = process.handled
+        process.after = restart
+        async with process, publisher:
+            await publish(publisher, case)
+            published.set()
+            await eventually(lambda: bool(restarts) and publisher.app.ready, "the broker is back")
+            async with successor:
+                await case.outcome(successor)
     assert restarts == 1

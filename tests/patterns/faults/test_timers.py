@@ -194,8 +194,11 @@ async def test_the_acknowledgement_is_lost(amqp_url: str, redis_url: str, new_ap
         async with tower.app, keeping:
             await tower.hears("tea")
             await eventually(lambda: once.statistics.run == 1, "it is recorded")
+            proxy.refuse()
             lose_connection(proxy)
-            await eventually(lambda: once.statistics.duplicates >= 1, "it comes again and is known")
+            successor = Tower(new_app(), name, None, once=once)
+            async with successor.app:
+                await eventually(lambda: once.statistics.duplicates >= 1, "it comes again and is known")
     assert tower.rang == ["tea"]
 
 

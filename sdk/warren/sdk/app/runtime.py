@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextvars import Context, copy_context
 from datetime import datetime
 from functools import partial
 
@@ -128,6 +129,8 @@ class Runtime:
             self._use_publish_connection, self.publisher
         )
         self.subscriptions: dict[str, Subscription] = {}
+        self._handler_context: Context = Context()
+        """Context of the start of the App; each handler gets a copy of it."""
         self._changed = asyncio.Event()
         self.required_topology_lock: asyncio.Lock = asyncio.Lock()
         """Held while the topology of a message class that is published for the first time is declared."""
@@ -209,6 +212,7 @@ class Runtime:
         starting = self.loop.time()
         await self._hooks.started()
         deadline += self.loop.time() - starting
+        self._handler_context = copy_context()
         for name, endpoint in self._endpoints.items():
             self._start_consumer(self._consume_connection, name, endpoint)
         await self._await_consumers(deadline, self._endpoints)
@@ -367,6 +371,8 @@ class Runtime:
             concurrency=endpoint.options.concurrency,
             process=endpoint.process,
             give_up=endpoint.give_up,
+            finish=endpoint.close_batches,
+            context=self._handler_context,
             telemetry=self._consume_telemetry,
             key=endpoint.ordering_key,
             recover=self._redeclare,
@@ -379,6 +385,7 @@ class Runtime:
             None if breaker is None else Circuit(breaker, subscription, self._clock, name)
         )
         self.subscriptions[name] = subscription
+        endpoint.begin(self._handler_context)
         subscription.start()
 
     async def _drain(self, grace: float) -> None:

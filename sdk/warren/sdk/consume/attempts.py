@@ -32,6 +32,14 @@ class HandlingFailed(Exception):
         self.attempts: int = attempts
 
 
+class Abandoned(HandlerOutcome):
+    """The message is not handled to its end: the App stops, or the broker delivers the message again because its channel
+    is lost.
+    """
+
+    counted_as = "released"
+
+
 class Attempts:
     """Runner of handlers: it calls the handler of a delivery, and repeats the call after errors as often as the retry
     policy allows in this process.
@@ -85,6 +93,7 @@ class Attempts:
         is_first = True
         made = 1
         policy = handler.retry or self._retry
+        handling = delivery.handling
         deadline = delivery.deadline if handler.reply is not None else None
 
         async def next_attempt() -> bytes:
@@ -94,6 +103,10 @@ class Attempts:
                 is_first = False
                 self._statistics.failed_attempts += 1
                 raise first
+            if handling is not None:
+                handling.pausing = False
+            if delivery.lost:
+                raise Abandoned
             self._statistics.retried += 1
             made += 1
             try:
@@ -111,6 +124,10 @@ class Attempts:
                 self._report.attempt_failed(handler, delivery, error, number, next_step)
             if before_sleep is not None and (waiting := before_sleep(state)) is not None:
                 await waiting
+            if delivery.lost or (handling is not None and handling.stopping):
+                raise Abandoned
+            if handling is not None:
+                handling.pausing = True
 
         def stop(state: RetryCallState) -> bool:
             if retrying.stop(state):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias
 
+from warren.sdk.consume.attempts import Abandoned
 from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.handlers.handler_spec import HandlerInvoker
 from warren.sdk.errors import HandlerOutcome
@@ -84,6 +86,8 @@ class BatchCollector:
         self._clock = clock
         self._count_waiting = count_waiting
         self._batch = Batch()
+        self.context: Context = Context()
+        """Context of which the batch handler gets a copy, so that it does not run in that of one of its messages."""
         self._timer: Timer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -108,30 +112,44 @@ class BatchCollector:
         batch.entries.append(entry)
         self._count_waiting(1)
         if len(batch.entries) >= self._size:
-            self._close_batch()
+            self.close_batch()
         elif self._timer is None:
-            self._timer = self._clock.call_at(self._clock.now() + self._within, self._close_batch)
+            self._timer = self._clock.call_at(self._clock.now() + self._within, self.close_batch)
         try:
             outcome = await entry.outcome
         except asyncio.CancelledError:
+            if batch is self._batch:
+                self._remove(entry)
             batch.cancel_if_abandoned()
             raise
         if outcome is None or isinstance(outcome, HandlerOutcome):
             return outcome
         raise outcome
 
-    def _close_batch(self) -> None:
+    def _remove(self, entry: BatchEntry) -> None:
+        """Remove a message whose worker was cancelled from the incomplete batch; it is back in its queue."""
+        self._batch.entries.remove(entry)
+        self._count_waiting(-1)
+        if not self._batch.entries and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def close_batch(self) -> None:
         """End the current batch: start a task that calls the handler with its messages, and begin the next batch."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         batch, self._batch = self._batch, Batch()
         self._count_waiting(-len(batch.entries))
-        # Messages whose worker was cancelled meanwhile are back in their queue.
+        for entry in batch.entries:
+            handling = entry.delivery.handling
+            if handling is not None and handling.orphaned and not entry.outcome.done():
+                # The broker delivers it again, for another batch.
+                entry.outcome.set_result(Abandoned())
         batch.entries = [entry for entry in batch.entries if not entry.outcome.done()]
         if not batch.entries:
             return
-        batch.task = asyncio.create_task(self._run(batch.entries))
+        batch.task = asyncio.create_task(self._run(batch.entries), context=self.context.copy())
         self._tasks.add(batch.task)
         batch.task.add_done_callback(self._tasks.discard)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from time import time
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 
 from warren.sdk.errors import Undecodable
 from warren.sdk.messages.message_ids import milliseconds_of
@@ -28,6 +28,8 @@ RETURN_TOKEN = "warren-token"
 """Header with a number that distinguishes returned messages with the same message id. Set only while another publish
 with the same message id is in flight on the channel."""
 
+COUNTED_BY_BROKER: Final = frozenset({"x-delivery-count", "x-acquired-count"})
+"""Headers that the broker changes with each delivery."""
 LARGEST_COUNT: Final = 2**31 - 1
 """Largest number that a header which counts something may have; each client can write any number of 64 bits."""
 
@@ -42,6 +44,31 @@ def count_in(value: object, default: int) -> int:
     return default
 
 
+Identity: TypeAlias = tuple[str, str, Mapping[str, Any], bytes, int]
+"""Exchange, routing key, properties, encoded headers and hash of the body of a message."""
+
+
+class Handling(Protocol):
+    """State of the handling of a delivery; `Job` implements it.
+
+    :ivar pausing: the handling waits for the time of the next attempt.
+    :ivar stopping: the App stops: the handling must not begin to wait for another attempt.
+    """
+
+    pausing: bool
+    stopping: bool
+
+    @property
+    def orphaned(self) -> bool:
+        """True while there is no channel for the settlement: the broker delivers the message again."""
+        ...
+
+    @property
+    def lost(self) -> bool:
+        """True once the channel on which the message arrived was lost."""
+        ...
+
+
 class Delivery:
     """A received message. A handler gets it through a parameter that is annotated with `Delivery`.
 
@@ -50,6 +77,7 @@ class Delivery:
     :ivar properties: the AMQP properties that the publisher set, by their AMQP names, without the headers; `timestamp` is in
         Unix seconds.
     :ivar replayed: `app.replay_stream` delivers the message, to a handler that may have handled it before.
+    :ivar handling: state of the handling of this delivery; None if no worker handles it.
     :ivar text_error: description of the first field that is not valid UTF-8, or None. The SDK dead-letters such a message
         and does not call its handler.
     """
@@ -61,6 +89,7 @@ class Delivery:
         "_table",
         "body",
         "exchange",
+        "handling",
         "properties",
         "queue",
         "redelivered",
@@ -89,6 +118,7 @@ class Delivery:
         self.properties: Mapping[str, Any] = properties
         self.replayed: bool = False
         self.text_error: str | None = None
+        self.handling: Handling | None = None
         self._deadline: float | None = None
         self._headers = headers
         self._table = table
@@ -156,6 +186,7 @@ class Delivery:
         )
         changed.replayed = self.replayed
         changed.text_error = self.text_error
+        changed.handling = self.handling
         changed._deadline = self._deadline
         changed._original = self.original
         return changed
@@ -170,6 +201,25 @@ class Delivery:
         )
         changed._original = None
         return changed
+
+    def identity(self) -> Identity:
+        """Return what tells the message from others: cheap to take, and without the body, which may be large."""
+        return self.exchange, self.routing_key, self.properties, self._table, hash(self.body)
+
+    def is_copy_of(self, other: Delivery) -> bool:
+        """Return whether two deliveries are of equal messages, of which the broker delivers one again."""
+        if self.message_id != other.message_id or self.body != other.body:
+            return False
+        return fingerprint(self.identity()) == fingerprint(other.identity()) is not None
+
+    @property
+    def lost(self) -> bool:
+        """True once the channel on which the message arrived was lost, so that the broker delivers the message again.
+
+        The handler may go on. If it succeeds, and the message comes to this process again, that delivery is settled with its
+        result. If it fails, nothing is published for this delivery, and the message is handled again from the first attempt.
+        """
+        return self.handling is not None and self.handling.lost
 
     @property
     def original(self) -> Delivery:
@@ -313,6 +363,21 @@ class Delivery:
             self.text_error = f"the {name.replace('_', ' ')} is not valid UTF-8"
 
 
+def fingerprint(identity: Identity) -> Hashable:
+    """Return a key that only equal messages share: all that their publisher sent is equal, and their message id is set. None
+    for a message without an id, or with headers that cannot be read.
+    """
+    exchange, routing_key, properties, table, body = identity
+    if not properties.get("message_id"):
+        return None
+    try:
+        fields = field_tables.decode_fields(table) if table else {}
+    except field_tables.TableError:
+        return None
+    headers = repr(sorted((name, field) for name, field in fields.items() if name not in COUNTED_BY_BROKER))
+    return exchange, routing_key, tuple(sorted(properties.items())), headers, body
+
+
 def _readable_values(fields: Mapping[str, field_tables.Field]) -> dict[str, Any]:
     return {name: _readable(field.value) for name, field in fields.items()}
 
@@ -327,19 +392,19 @@ def _readable(value: field_tables.Value) -> Any:
     return value
 
 
-_current: ContextVar[Delivery | None] = ContextVar("warren_delivery", default=None)
+CURRENT: ContextVar[Delivery | None] = ContextVar("warren_delivery", default=None)
 
 
 def current_delivery() -> Delivery | None:
     """Return the delivery that the running handler handles, also in tasks that the handler started; else None."""
-    return _current.get()
+    return CURRENT.get()
 
 
 @contextmanager
 def as_current_delivery(delivery: Delivery) -> Iterator[None]:
     """Make this the delivery that `current_delivery` returns within the block."""
-    token = _current.set(delivery)
+    token = CURRENT.set(delivery)
     try:
         yield
     finally:
-        _current.reset(token)
+        CURRENT.reset(token)

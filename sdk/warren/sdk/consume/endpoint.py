@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
+from contextvars import Context
+from typing import Any
 
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.consume.attempts import Attempts, HandlingFailed
+from warren.sdk.consume.batches import BatchCollector
 from warren.sdk.consume.consumer_options import ConsumerOptions
-from warren.sdk.consume.delivery import Delivery, as_current_delivery
+from warren.sdk.consume.delivery import CURRENT, Delivery
 from warren.sdk.consume.handler_report import HandlerReport, HandlerStatistics
 from warren.sdk.consume.handlers.handler_spec import HandlerSpec
 from warren.sdk.consume.handling_log import log_handling
@@ -60,6 +64,7 @@ class Endpoint:
         self._specs: dict[str, HandlerSpec] = {}
         """Handlers by the `type` property of their messages and by their aliases; "" for a handler of foreign content."""
         self._handlers: tuple[HandlerSpec, ...] = ()
+        self._context = Context()
 
     def add(self, handler: HandlerSpec) -> None:
         """Add a handler for its message type and the aliases of it.
@@ -103,6 +108,24 @@ class Endpoint:
         """Replace each handler by what `replacement` returns for it."""
         self._specs = {name: replacement(handler) for name, handler in self._specs.items()}
 
+    def begin(self, context: Context) -> None:
+        """Prepare the handlers for a run of the App.
+
+        :param context: the context of the App's start, of which each call of a handler gets a copy.
+        """
+        self._context = context
+        for collector in self._collectors:
+            collector.context = context
+
+    def close_batches(self) -> None:
+        """Pass incomplete batches to their handlers, because the App stops."""
+        for collector in self._collectors:
+            collector.close_batch()
+
+    @property
+    def _collectors(self) -> list[BatchCollector]:
+        return [handler.invoker for handler in self._handlers if isinstance(handler.invoker, BatchCollector)]
+
     @property
     def statistics(self) -> HandlerStatistics:
         return self.report.statistics
@@ -116,8 +139,30 @@ class Endpoint:
         """The idempotency object (`once=`) of each handler that has one."""
         return [handler.once for handler in self._handlers if handler.once is not None]
 
-    def process(self, delivery: Delivery, delivery_tag: int) -> Awaitable[Settlement]:
-        """Pass one delivery to its handler, as `_process_in_span` does; at debug level, log it with its outcome."""
+    async def process_apart(self, delivery: Delivery, delivery_tag: int) -> Settlement:
+        """Process a delivery that no worker handles, in a task and a context of its own, as the workers do.
+
+        :raises asyncio.CancelledError: if the calling task is cancelled.
+        """
+        task = asyncio.Task(self.process(delivery, delivery_tag), context=self._context.copy())
+        try:
+            return await task
+        except asyncio.CancelledError as error:
+            if ends_task(error):
+                raise
+            failure: BaseException = error
+        except GeneratorExit as error:
+            if not task.done():
+                # The event loop has ended, and this coroutine is closed.
+                raise
+            failure = error
+        return await self.give_up(delivery, failure)
+
+    def process(self, delivery: Delivery, delivery_tag: int) -> Coroutine[Any, Any, Settlement]:
+        """Pass one delivery to its handler, as `_process_in_span` does; at debug level, log it with its outcome.
+
+        To be called in a task that handles nothing else: the delivery stays its current one.
+        """
         handling = self._process_in_span(delivery, delivery_tag)
         if not log.isEnabledFor(logging.DEBUG):
             return handling
@@ -134,8 +179,9 @@ class Endpoint:
         :raises SystemExit: if the handler ends the program. No other exception leaves this method.
         """
         settlement: Settlement | None = None
+        CURRENT.set(delivery)
         try:
-            with processing_scope(self.telemetry, delivery, delivery_tag), as_current_delivery(delivery):
+            with processing_scope(self.telemetry, delivery, delivery_tag):
                 settlement = await self._process(delivery)
         except BaseException as error:
             if ends_task(error):

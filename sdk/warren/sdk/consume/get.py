@@ -62,6 +62,11 @@ class FetchedMessage(Delivery):
         delivery._telemetry = telemetry
         return delivery
 
+    @property
+    def lost(self) -> bool:
+        """True if the connection was lost before the message was settled: the broker delivers it again."""
+        return self._channel is not None and not self._channel.usable
+
     def read(self, kind: type[Content]) -> Content:
         """Return the content as this type, as a handler would get it.
 

@@ -9,6 +9,7 @@ from enum import Enum
 from functools import partial
 from typing import Final
 
+from warren.sdk.consume.attempts import Abandoned
 from warren.sdk.consume.circuit_breaker import Circuit
 from warren.sdk.consume.dead_letters import CopySize, dead_letter_copy, publish_fitting
 from warren.sdk.consume.delivery import Delivery
@@ -125,6 +126,10 @@ class Settler:
             case Ack():
                 self.succeeded()
                 return Settlement.ACK
+            case Abandoned():
+                return Settlement.RELEASE
+            case _ if delivery.lost:
+                return self._lost(delivery)
             case Requeue():
                 return Settlement.REQUEUE
             case DeadLetter():
@@ -154,6 +159,8 @@ class Settler:
         :param handler: the handler that failed, or None if none was called.
         :param number: number of the attempt that failed, if a handler was called.
         """
+        if delivery.lost:
+            return self._lost(delivery)
         report = self._report
         queue = self._queue()
         report.dead_lettering(delivery, reason, error, queue, handler, number)
@@ -237,6 +244,8 @@ class Settler:
 
         :param attempts: number of attempts in this process.
         """
+        if delivery.lost:
+            return self._lost(delivery)
         is_answer = isinstance(error, RemoteError)
         circuit_open = self.circuit is not None and self.circuit.failed(error)
         record_failure(error)
@@ -287,6 +296,11 @@ class Settler:
             queue = self._queue()
             is_safe = queue.dead_letter_exchange is None or queue.is_dead_lettered_by_broker
             return Settlement.REJECT if is_safe else Settlement.REQUEUE
+
+    def _lost(self, delivery: Delivery) -> Settlement:
+        """Leave a message whose handling failed to its next delivery, because its channel is lost: publish nothing."""
+        note_outcome("lost")
+        return Settlement.RELEASE
 
     async def _redeliver(self, delivery: Delivery, after: timedelta) -> Settlement:
         await self._delay().redeliver(delivery, delivery.queue, after)

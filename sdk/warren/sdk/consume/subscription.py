@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from enum import Enum
 from functools import partial
 
@@ -14,11 +15,12 @@ from tenacity import AsyncRetrying, retry_if_exception
 
 from warren.sdk.consume.circuit_breaker import Circuit
 from warren.sdk.consume.delivery import Delivery
+from warren.sdk.consume.job import Job
+from warren.sdk.consume.settled_messages import SettledMessages
 from warren.sdk.consume.settlement import OPERATIONS, Settlement
 from warren.sdk.consume.workers import (
     ConsumerStatistics,
     GiveUp,
-    Job,
     OrderingKey,
     Process,
     Workers,
@@ -69,10 +71,12 @@ class Subscription:
     :param process: handles one delivery and returns its settlement; if it is
         cancelled because the App stops, the message goes back to the queue.
     :param give_up: settles a delivery whose handler has ended the task that handles it.
+    :param finish: called when the App stops, before it waits for running handlers: handles what waits for others.
     :param key: ordering key of a delivery; deliveries with the same key are handled one at a time. None without ordering
         by key.
     :param recover: declares the topology again; called when the queue may have been deleted.
     :param on_change: called after each change of `mode`, `active` or `error`.
+    :param context: context of which each handler gets a copy.
     :ivar circuit: the circuit breaker, or None.
     :ivar error: reason why the subscription is not active, or None.
     """
@@ -86,17 +90,21 @@ class Subscription:
         concurrency: int,
         process: Process,
         give_up: GiveUp,
+        finish: Callable[[], None],
         key: OrderingKey | None,
         recover: Callable[[], Awaitable[None]],
         on_change: Callable[[], None],
+        context: Context,
         telemetry: ConsumeTelemetry | None = None,
     ) -> None:
         self.queue: Queue = queue
         self._link = link
         self._prefetch = prefetch
         self._recover = recover
+        self._finish = finish
         self._on_change = on_change
         self._telemetry = telemetry
+        self._settled = SettledMessages(prefetch)
         self._pending_releases: list[Job] = []
         """Deliveries to requeue once the consumer is cancelled; requeued
         earlier, the broker would deliver them to it again."""
@@ -124,6 +132,7 @@ class Subscription:
             self._job_ended,
             self.statistics,
             self._is_shutting_down,
+            context,
         )
 
     @property
@@ -213,9 +222,8 @@ class Subscription:
     # Methods for the App
 
     def start(self) -> None:
-        """Start the workers and the task that keeps a consumer on the queue."""
+        """Start the task that keeps a consumer on the queue."""
         self._supervisor = asyncio.create_task(self._supervise(), name=f"subscription {self.queue.name}")
-        self._workers.start()
 
     async def stop(self, grace: float) -> None:
         """Cancel the consumer, requeue deliveries that no handler has started,
@@ -233,6 +241,7 @@ class Subscription:
             await self._end_consumer()
         channel = self._channel
         await asyncio.gather(*self._mode_changes, return_exceptions=True)
+        self._finish()
         await self._workers.stop(grace)
         if channel is not None and channel.usable:
             with contextlib.suppress(WarrenError), translate_errors("cannot close the channel"):
@@ -329,6 +338,7 @@ class Subscription:
                 channel.on_delivery = partial(self._deliver, channel)
                 ended = asyncio.get_running_loop().create_future()
                 channel.consumer_ended.add_done_callback(lambda done: _complete(ended))
+                self._forget_lost()
                 await self._start_consumer(channel)
             except WarrenError as error:
                 self.error = error
@@ -338,6 +348,14 @@ class Subscription:
         self.error = None
         self._notify()
         return ended
+
+    def _forget_lost(self) -> None:
+        """Withdraw the deliveries of former channels whose handling has not begun: the broker delivers them again."""
+        waiting = self._workers.withdraw()
+        self._workers.expect_again()
+        self._settled.expect_again(waiting)
+        for job in waiting:
+            self._settle(job, Settlement.RELEASE)
 
     async def _start_consumer(self, channel: DataChannel) -> None:
         prefetch = 1 if self._mode is Mode.TRIAL else self._prefetch
@@ -403,12 +421,24 @@ class Subscription:
             self.statistics.redelivered += 1
         if self._stopping or self._mode not in CONSUMING_MODES:
             self._pending_releases.append(job)
-        else:
+        elif not (delivery.redelivered and self._is_settled(job)):
             try:
                 self._workers.submit(job)
             except Exception as error:
                 # A bug. Raised to the channel, it would end the connection, again at each delivery of the message.
                 self._workers.give_up(job, error)
+
+    def _is_settled(self, job: Job) -> bool:
+        """Settle a message that comes again, although this process has settled it, or handles it: its connection was lost.
+        Return False if the message is to be handled.
+        """
+        if self._workers.adopt(job):
+            return True
+        settlement = self._settled.take(job)
+        if settlement is None:
+            return False
+        self._settle(job, settlement)
+        return True
 
     def _withdraw(self) -> None:
         self._pending_releases += self._workers.withdraw()
@@ -438,6 +468,7 @@ class Subscription:
         """
         if not job.channel.usable:
             self.statistics.stale += 1
+            self._settled.unsent(job, settlement)
             return
         if self._telemetry is None:
             self._write(job, settlement)
@@ -450,9 +481,11 @@ class Subscription:
         if settlement is Settlement.ACK:
             job.channel.acknowledge(job.delivery_tag)
             statistics.acknowledged += 1
+            self._settled.sent(job, settlement)
         elif settlement is Settlement.REJECT:
             job.channel.reject(job.delivery_tag)
             statistics.rejected += 1
+            self._settled.sent(job, settlement)
         else:
             job.channel.requeue(job.delivery_tag, failed=settlement is Settlement.REQUEUE)
             statistics.requeued += 1

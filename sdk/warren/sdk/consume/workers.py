@@ -1,4 +1,5 @@
-"""Workers of one queue: run handlers concurrently, in the order of the queue or of each key."""
+"""Workers of one queue: handle deliveries concurrently, in the order of the queue or of each key, each in a task of its
+own."""
 
 from __future__ import annotations
 
@@ -6,14 +7,15 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from warren.sdk.consume.delivery import Delivery
+from warren.sdk.consume.job import Job
 from warren.sdk.consume.keyed_ordering import KeyedOrdering
 from warren.sdk.consume.settlement import Settlement
 from warren.sdk.logger import log
-from warren.sdk.transport.data_channel import DataChannel
 
 
 @dataclass(slots=True)
@@ -38,14 +40,6 @@ class ConsumerStatistics:
     waiting: int = 0
 
 
-class Job(NamedTuple):
-    """A delivery, its delivery tag, and the channel that it arrived on and is settled on."""
-
-    channel: DataChannel
-    delivery_tag: int
-    delivery: Delivery
-
-
 class OrderingKey(NamedTuple):
     """Ordering by key: the two functions that it needs.
 
@@ -65,9 +59,12 @@ message, and returns the settlement."""
 
 
 class Workers:
-    """Tasks that handle the deliveries of one queue.
+    """Handling of one queue's deliveries.
 
-    :param concurrency: number of tasks.
+    Each delivery is handled in a task of its own, with a copy of the context of the App's start: nothing that a handler
+    leaves behind in its task or its context reaches another message.
+
+    :param concurrency: largest number of deliveries that are handled at the same time.
     :param process: handles one delivery and returns its settlement; if it is
         cancelled because the App stops, the message goes back to the queue.
     :param give_up: called for a delivery whose handler has ended the task that handles it, for example because it
@@ -77,7 +74,8 @@ class Workers:
     :param settle: called with each handled delivery (a `Job`) and its settlement.
     :param statistics: object in which running and stale deliveries are counted.
     :param is_shutting_down: returns True while the subscription stops or the program
-        ends; a worker that is cancelled then is not replaced.
+        ends; a delivery whose task is cancelled then goes back to the queue.
+    :param context: context of which each handler gets a copy.
     """
 
     def __init__(
@@ -90,6 +88,7 @@ class Workers:
         settle: Callable[[Job, Settlement], None],
         statistics: ConsumerStatistics,
         is_shutting_down: Callable[[], bool],
+        context: Context,
     ) -> None:
         self._queue = queue
         self._concurrency = concurrency
@@ -98,7 +97,7 @@ class Workers:
         self._settle = settle
         self._statistics = statistics
         self._ready: deque[Job] = deque()
-        """Deliveries that a free worker may handle: they need not wait for another one with the same key."""
+        """Deliveries that may be handled: they need not wait for another one with the same key."""
         self._ordering: KeyedOrdering[Job] | None = (
             None
             if key is None
@@ -106,29 +105,48 @@ class Workers:
                 lambda job: key.of(job.delivery), lambda job, error: key.unusable(job.delivery, error)
             )
         )
-        self._idle_workers: deque[asyncio.Future[None]] = deque()
-        """A future for each worker that waits for a job."""
         self._is_shutting_down = is_shutting_down
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._task_name = f"handler {queue}"
+        self._running: dict[Job, asyncio.Task[None]] = {}
+        """Deliveries that are being handled, with their tasks."""
+        self._outlived: dict[str | None, list[Job]] = {}
+        """Deliveries that are being handled since before the present channel was opened, by message id."""
         self._giving_up: set[asyncio.Task[None]] = set()
-        """Tasks that settle deliveries whose handlers have ended their workers."""
+        """Tasks that settle deliveries whose handlers have ended their own tasks."""
         self._none_running = asyncio.Event()
         self._none_running.set()
         self._stopping = False
 
     @property
     def waiting(self) -> int:
-        """Number of deliveries that no worker has started to handle."""
+        """Number of deliveries whose handling has not begun."""
         return len(self._ready) + (0 if self._ordering is None else len(self._ordering))
 
-    def start(self) -> None:
-        for _ in range(self._concurrency):
-            self._start_worker()
-
     def submit(self, job: Job) -> None:
-        """Handle a delivery as soon as a worker is free and no earlier delivery with the same key is being handled."""
+        """Handle a delivery as soon as fewer than `concurrency` others are being handled, and no earlier one with the same
+        key.
+        """
         if self._ordering is None or self._ordering.admit(job):
             self._add_ready(job)
+
+    def expect_again(self) -> None:
+        """Prepare for the first deliveries on a new channel: those that are being handled now came on former ones."""
+        self._outlived.clear()
+        for job in self._running:
+            self._outlived.setdefault(job.delivery.message_id, []).append(job)
+
+    def adopt(self, job: Job) -> bool:
+        """Let the handler of a message that is still running, although the channel of its delivery was lost, settle the
+        delivery of the same message that has come now. Return False if there is none.
+        """
+        for running in self._outlived.get(job.delivery.message_id, ()):
+            if running.orphaned and job.delivery.is_copy_of(running.delivery):
+                running.channel, running.delivery_tag = job.channel, job.delivery_tag
+                running.taken_over = True
+                return True
+        return False
 
     def give_up(self, job: Job, failure: Exception) -> None:
         """Settle a delivery that could not be submitted, because an error of the SDK came before its handler."""
@@ -137,7 +155,7 @@ class Workers:
         self._settle_failed_soon(job, failure, was_submitted=False)
 
     def withdraw(self) -> list[Job]:
-        """Remove and return all deliveries that no worker has started to handle."""
+        """Remove and return all deliveries whose handling has not begun."""
         jobs = list(self._ready)
         self._ready.clear()
         if self._ordering is not None:
@@ -148,101 +166,80 @@ class Workers:
         return jobs
 
     async def stop(self, grace: float) -> None:
-        """Wait at most `grace` seconds for running handlers to finish, then cancel the workers."""
+        """Wait at most `grace` seconds for running handlers to finish, then cancel them. A pause before another attempt
+        ends at once.
+        """
         self._stopping = True
+        for job, task in self._running.items():
+            job.stopping = True
+            if job.pausing:
+                task.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace):
                 await self._none_running.wait()
-        tasks = self._tasks | self._giving_up
+        tasks = {*self._running.values(), *self._giving_up}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _start_worker(self) -> None:
-        task = asyncio.create_task(self._work(), name=f"worker {self._queue}")
-        self._tasks.add(task)
-        task.add_done_callback(self._worker_ended)
-
-    def _worker_ended(self, task: asyncio.Task[None]) -> None:
-        """Start another worker in place of one that ended although the subscription is not stopping.
-
-        A handler can cause that, for example if it cancels its own task.
-        """
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if not self._stopping and not self._is_shutting_down():
-            self._start_worker()
-            log.error("event=worker.replaced queue=%s", self._queue, exc_info=error)
-
     def _add_ready(self, job: Job) -> None:
-        self._ready.append(job)
-        while self._idle_workers:
-            worker = self._idle_workers.popleft()
-            if not worker.done():
-                worker.set_result(None)
-                break
+        if self._statistics.running < self._concurrency:
+            self._begin(job)
+        else:
+            self._ready.append(job)
 
-    async def _next(self) -> Job:
-        while not self._ready:
-            idle = asyncio.get_running_loop().create_future()
-            self._idle_workers.append(idle)
-            await idle
-        return self._ready.popleft()
-
-    async def _work(self) -> None:
+    def _begin(self, job: Job) -> None:
+        """Start the task that handles a delivery."""
         statistics = self._statistics
-        task = asyncio.current_task()
-        assert task is not None
-        # `cancelling`: a handler may swallow the cancellation of its task. The worker ends nevertheless: a cancellation that
-        # stays pending would strike the next message.
-        while not self._stopping and not task.cancelling():
-            job = await self._next()
-            if not job.channel.usable:
-                self._settle(job, Settlement.RELEASE)
-                self._start_next_of_key(job)
-                continue
-            statistics.running += 1
-            if statistics.running == 1:
-                self._none_running.clear()
-            settlement = Settlement.RELEASE
-            failure: BaseException | None = None
-            try:
-                settlement = await self._process(job.delivery, job.delivery_tag)
-            except SystemExit:
-                # The handler's doing: the message counts as failed, so that the delivery limit applies to it.
-                settlement = Settlement.REQUEUE
-                raise
-            except KeyboardInterrupt:
-                raise
-            except GeneratorExit as error:
-                if _current_task() is not task:
-                    # The event loop has ended without this task, and its coroutine is closed.
-                    raise
+        if not statistics.running:
+            self._none_running.clear()
+        statistics.running += 1
+        task = asyncio.Task(
+            self._handle(job), loop=self._loop, name=self._task_name, context=self._context.copy()
+        )
+        self._running[job] = task
+
+    async def _handle(self, job: Job) -> None:
+        settlement = Settlement.RELEASE
+        failure: BaseException | None = None
+        try:
+            settlement = await self._process(job.delivery, job.delivery_tag)
+        except SystemExit:
+            # The handler's doing: the message counts as failed, so that the delivery limit applies to it.
+            settlement = Settlement.REQUEUE
+            _ignore_result(self._running[job])
+            raise
+        except KeyboardInterrupt:
+            _ignore_result(self._running[job])
+            raise
+        except asyncio.CancelledError as error:
+            if not self._stopping and not self._is_shutting_down():
+                # The handler cancelled its own task. If the message were released, this would repeat for ever.
                 failure = error
-                continue
-            except BaseException as error:
-                if not isinstance(error, asyncio.CancelledError):
-                    # `process` handles failures; any other error must not cost the queue its worker.
-                    failure = error
-                    continue
-                if not self._stopping and not self._is_shutting_down():
-                    # The handler cancelled its own task. If the message were released, this would repeat for ever.
-                    failure = error
+        except GeneratorExit as error:
+            if _current_task() is not self._running[job]:
+                # The event loop has ended without this task, and its coroutine is closed.
                 raise
-            finally:
-                if failure is None:
-                    self._job_ended(job, settlement)
-                else:
-                    self._settle_failed_soon(job, failure)
+            failure = error
+        except BaseException as error:
+            # `process` handles failures; this one is a bug.
+            failure = error
+        finally:
+            if failure is None:
+                self._job_ended(job, settlement)
+            else:
+                self._settle_failed_soon(job, failure)
 
     def _settle_failed_soon(self, job: Job, failure: BaseException, *, was_submitted: bool = True) -> None:
         # In a task of its own: nothing can be awaited in one that is being cancelled.
-        task = asyncio.create_task(self._settle_failed(job, failure, was_submitted))
+        task = self._loop.create_task(
+            self._settle_failed(job, failure, was_submitted), context=self._context.copy()
+        )
         self._giving_up.add(task)
         task.add_done_callback(self._giving_up.discard)
 
     async def _settle_failed(self, job: Job, failure: BaseException, was_submitted: bool) -> None:
-        """Settle a delivery whose handler has ended its worker, or that has reached no worker."""
+        """Settle a delivery whose handler has ended its task, or that reached no handler."""
         settlement = Settlement.RELEASE
         try:
             # An error of a log handler must not decide about the message.
@@ -256,17 +253,43 @@ class Workers:
             self._job_ended(job, settlement, was_submitted)
 
     def _job_ended(self, job: Job, settlement: Settlement, was_submitted: bool = True) -> None:
+        """Settle a delivery, and begin to handle the next one."""
         statistics = self._statistics
         statistics.running -= 1
-        if not statistics.running:
-            self._none_running.set()
+        self._running.pop(job, None)
+        if self._outlived:
+            self._forget_outlived(job)
         self._settle(job, settlement)
         if self._ordering is not None and was_submitted:
-            self._start_next_of_key(job)
+            self._release_key(job)
+        if not self._stopping:
+            while self._ready and statistics.running < self._concurrency:
+                following = self._ready.popleft()
+                if following.channel.usable:
+                    self._begin(following)
+                else:
+                    self._settle(following, Settlement.RELEASE)
+                    if self._ordering is not None:
+                        self._release_key(following)
+        if not statistics.running:
+            self._none_running.set()
 
-    def _start_next_of_key(self, job: Job) -> None:
-        if self._ordering is not None and (following := self._ordering.release(job)) is not None:
-            self._add_ready(following)
+    def _forget_outlived(self, job: Job) -> None:
+        message_id = job.delivery.message_id
+        jobs = [other for other in self._outlived.pop(message_id, ()) if other is not job]
+        if jobs:
+            self._outlived[message_id] = jobs
+
+    def _release_key(self, job: Job) -> None:
+        assert self._ordering is not None
+        following = self._ordering.release(job)
+        if following is not None:
+            self._ready.append(following)
+
+
+def _ignore_result(task: asyncio.Task[None]) -> None:
+    """Keep asyncio from logging the error of a task, which the event loop raises already."""
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 def _current_task() -> asyncio.Task[Any] | None:

@@ -39,9 +39,6 @@ class ReentrantCalls:
         )  # fmt: skip
         if "expiration" in delivery.properties:
             delivery.note_deadline()
-        try:
-            settlement = await self._endpoint.process(delivery, 0)
-        except GeneratorExit as error:
-            settlement = await self._endpoint.give_up(delivery, error)
+        settlement = await self._endpoint.process_apart(delivery, 0)
         if settlement in (Settlement.REQUEUE, Settlement.RELEASE):
             await self._sender.publish(request, timeout)

@@ -87,10 +87,7 @@ async def replay(
             left_out = _is_before(delivery, since) or (until is not None and not _is_before(delivery, until))
             if not left_out and endpoint.reader.accepts(delivery.readable_headers):
                 delivery.replayed = True
-                try:
-                    settlement = await endpoint.process(delivery, tag)
-                except GeneratorExit as error:
-                    settlement = await endpoint.give_up(delivery, error)
+                settlement = await endpoint.process_apart(delivery, tag)
                 if settlement is not Settlement.ACK:
                     raise ReplayStopped(f"the handler failed at offset {offset} of stream {stream!r}", offset)
                 delivered += 1

@@ -174,7 +174,14 @@ class StreamEndpoint(Endpoint):
                     "event=stream_reader.repeat_scheduled reader=%s offset=%s seconds=%s",
                     self.reader.name, delivery.offset, later.after.total_seconds(),
                 )  # fmt: skip
+                handling = delivery.handling
+                if handling is not None:
+                    if handling.stopping:
+                        return Settlement.RELEASE
+                    handling.pausing = True
                 await self._clock.sleep(later.after.total_seconds())
+                if handling is not None:
+                    handling.pausing = False
                 # The headers of a message that could be handled once can be read, or its handler reads none.
                 current = delivery.replace(
                     headers={**delivery.readable_headers, ATTEMPT: current.attempt + 1}

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import heapq
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from warren.sdk.consume.delivery import Delivery
+from warren.sdk.consume.job import Job
 from warren.sdk.consume.settlement import OPERATIONS, Settlement
 from warren.sdk.consume.streams.last_chunk import read_last_chunk
 from warren.sdk.consume.streams.offset_tracker import OffsetTracker
@@ -26,7 +28,7 @@ from warren.sdk.consume.subscription import (
     Mode,
     Subscription,
 )
-from warren.sdk.consume.workers import GiveUp, Job, OrderingKey, Process
+from warren.sdk.consume.workers import GiveUp, OrderingKey, Process
 from warren.sdk.durations import Duration
 from warren.sdk.errors import StreamRecreated, TopologyMismatch, TransportUnavailable, WarrenError
 from warren.sdk.exception_text import describe_exception
@@ -59,6 +61,8 @@ class StreamSubscription(Subscription):
     :param clock: the App's clock.
     :param marks: True to mark the stream, so that one that was declared anew is noticed; False for an App that declares
         nothing.
+    :param finish: called when the App stops, before it waits for running handlers.
+    :param context: context of which each handler gets a copy.
     :param give_up: applies `on_error` to a message whose handler has ended the task that handles it.
     """
 
@@ -72,12 +76,14 @@ class StreamSubscription(Subscription):
         clock: Clock,
         marks: bool,
         give_up: GiveUp,
+        finish: Callable[[], None],
         prefetch: int,
         concurrency: int,
         process: Process,
         key: OrderingKey | None,
         recover: Callable[[], Awaitable[None]],
         on_change: Callable[[], None],
+        context: Context,
         telemetry: ConsumeTelemetry | None = None,
     ) -> None:
         super().__init__(
@@ -87,9 +93,11 @@ class StreamSubscription(Subscription):
             concurrency=concurrency,
             process=self._handle,
             give_up=give_up,
+            finish=finish,
             key=key,
             recover=recover,
             on_change=on_change,
+            context=context,
             telemetry=telemetry,
         )
         self.reader: ReaderOptions = reader
@@ -504,7 +512,7 @@ class StreamSubscription(Subscription):
             self._acknowledge_in_order(offset, channel, tag)
             self._store_soon()
         else:
-            job = Job(channel, tag, delivery)
+            job = Job(channel, tag, delivery, is_redelivered=False)
             try:
                 self._workers.submit(job)
             except Exception as error:
