@@ -1,13 +1,15 @@
-"""A stop that has nothing to wait for: incomplete batches and pauses before another attempt."""
+"""A stop that has nothing to wait for: incomplete batches, pauses before another attempt, and calls by a handler itself."""
 
 from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.sdk.conftest import MakeApp
 from tests.support.async_client import AsyncClient
 from tests.support.polling import eventually
-from warren.sdk import Queue, Retry, RetryLater
+from warren.sdk import Command, ConfigError, Queue, Retry, RetryLater, Router, RunningRouter
 
 GRACE = 3600.0
 """Seconds; a stop that waits for its end fails the test by its time limit."""
@@ -89,3 +91,45 @@ async def test_a_message_of_a_stream_that_waits_to_be_repeated_is_not_waited_for
         await app.publish(b"1", key=name)
         await eventually(lambda: next(iter(app.statistics().handlers.values())).delayed == 1, "it waits")
     assert runs == 1
+
+
+async def test_a_handler_that_stops_its_app_is_told_how(make_app: MakeApp, name: str) -> None:
+    class Finish(Command, queue=name):
+        pass
+
+    app = make_app(grace=GRACE)
+    stopped: list[asyncio.Task[None]] = []
+
+    @app.handle(Finish)
+    async def finish(message: Finish) -> None:
+        with pytest.raises(ConfigError, match=r"asyncio.create_task\(app.stop\(\)\)"):
+            await app.stop()
+        stopped.append(asyncio.create_task(app.stop()))
+
+    await app.start()
+    await app.publish(Finish())
+    await eventually(lambda: bool(stopped), "it runs")
+    await stopped[0]
+    assert not app.ready
+
+
+async def test_a_handler_that_removes_its_router_is_told_how(make_app: MakeApp, name: str) -> None:
+    class Finish(Command, queue=name):
+        pass
+
+    app, router = make_app(grace=GRACE), Router()
+    running: list[RunningRouter] = []
+    removed: list[asyncio.Task[None]] = []
+
+    @router.handle(Finish)
+    async def finish(message: Finish) -> None:
+        with pytest.raises(ConfigError, match=r"asyncio.create_task\(running.remove\(\)\)"):
+            await running[0].remove()
+        removed.append(asyncio.ensure_future(running[0].remove()))
+
+    async with app:
+        running.append(await app.include_now(router))
+        await app.publish(Finish())
+        await eventually(lambda: bool(removed), "it runs")
+        await removed[0]
+        assert name not in app.subscriptions

@@ -59,6 +59,7 @@ class Lifecycle:
         """Stop the current run of the App gracefully and discard its `Runtime`; do nothing if the App does not run."""
         runtime = self._runtime
         if runtime is not None:
+            runtime.check_stop()
             try:
                 await runtime.stop(self.settings.grace)
             finally:

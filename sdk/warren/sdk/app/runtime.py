@@ -224,6 +224,17 @@ class Runtime:
             observe_run(self.instruments.meters, self)
         self._update_state()
 
+    def check_stop(self) -> None:
+        """Check that the App can be stopped by the present task.
+
+        :raises ConfigError: if a handler calls: the stop would wait for it.
+        """
+        if _handled_in(self.subscriptions.values()):
+            raise ConfigError(
+                "app.stop() was called by a handler of the App, for which it would wait: call it in a task,"
+                " asyncio.create_task(app.stop()), and let the handler end"
+            )
+
     async def stop(self, grace: float) -> None:
         """Wait at most `grace` seconds for running handlers to finish, then close everything.
 
@@ -298,7 +309,14 @@ class Runtime:
 
         :param on_removed: called when the handlers have ended.
         """
-        leaving = [self.subscriptions.pop(name) for name in endpoints if name in self.subscriptions]
+        leaving = [self.subscriptions[name] for name in endpoints if name in self.subscriptions]
+        if _handled_in(leaving):
+            raise ConfigError(
+                "remove() was called by a handler of the router, for which it would wait: call it in a task,"
+                " asyncio.create_task(running.remove()), and let the handler end"
+            )
+        for name in endpoints:
+            self.subscriptions.pop(name, None)
 
         async def remove() -> None:
             await asyncio.gather(*(subscription.stop(self._settings.grace) for subscription in leaving))
@@ -660,6 +678,12 @@ class Runtime:
         await self._registry.declare_all(control)
         if self._settings.replies == "queue":
             await self.caller.consume_queue(session)
+
+
+def _handled_in(subscriptions: Iterable[Subscription]) -> bool:
+    """Return whether the present task is that of a handler of one of these subscriptions."""
+    task = asyncio.current_task()
+    return any(subscription.handles_in(task) for subscription in subscriptions)
 
 
 async def _stop_parts(parts: Iterable[Component | Idempotency]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import Context
 from enum import Enum
 from functools import partial
+from typing import Any
 
 from tenacity import AsyncRetrying, retry_if_exception
 
@@ -220,6 +221,10 @@ class Subscription:
         return True
 
     # Methods for the App
+
+    def handles_in(self, task: asyncio.Task[Any] | None) -> bool:
+        """Return whether a handler of this subscription runs in the task."""
+        return self._workers.handles_in(task)
 
     def start(self) -> None:
         """Start the task that keeps a consumer on the queue."""

@@ -148,6 +148,10 @@ class Workers:
                 return True
         return False
 
+    def handles_in(self, task: asyncio.Task[Any] | None) -> bool:
+        """Return whether a handler runs in this task."""
+        return task in self._running.values()
+
     def give_up(self, job: Job, failure: Exception) -> None:
         """Settle a delivery that could not be submitted, because an error of the SDK came before its handler."""
         self._statistics.running += 1
