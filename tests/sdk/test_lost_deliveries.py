@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from tests.support.cut import Cut
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from warren.sdk import App, Command, Delivery, Request, Retry
+from warren.sdk.clock import SystemClock
+from warren.sdk.protocols import Timer
 
 
 async def redelivered(app: App, queue: str, count: int = 1) -> None:
@@ -114,46 +117,20 @@ async def test_a_message_with_another_content_under_the_same_id_is_handled(
     await amqp_client.holds(name, 0)
 
 
-@pytest.mark.parametrize("delayed", [False, True])
-async def test_a_failure_after_the_message_came_again_is_not_final(
-    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str, delayed: bool
+@pytest.mark.parametrize("fails", ["without a connection", "after the message came again"])
+@pytest.mark.parametrize(
+    "retry", [Retry(1), Retry(2), Retry(1).then("10ms")], ids=["none", "twice", "delayed"]
+)
+async def test_a_failure_after_the_loss_publishes_nothing_and_is_not_final(
+    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str, retry: Retry, fails: str
 ) -> None:
     """The handler may have failed because its database was lost together with the connection."""
-    app = make_app(proxy.url, retry=Retry(1).then("10ms") if delayed else Retry(1))
-    runs = 0
-    go_on = asyncio.Event()
-
-    @app.handle(bytes, queue=name)
-    async def handle(body: bytes) -> None:
-        nonlocal runs
-        runs += 1
-        if runs == 1:
-            await go_on.wait()
-            raise ValueError("the database is gone, too")
-
-    async with app:
-        await app.publish(b"1", key=name)
-        await eventually(lambda: runs == 1, "it runs")
-        await Cut(app, proxy)()
-        await redelivered(app, name)
-        go_on.set()
-        await settled(app, name)
-        handled = app.statistics().handlers[name]
-        assert (runs, handled.handled, handled.dead_lettered, handled.delayed) == (2, 1, 0, 0)
-    await amqp_client.holds(f"{name}.dead", 0)
-
-
-@pytest.mark.parametrize("delayed", [False, True])
-async def test_a_failure_without_a_connection_publishes_nothing_and_is_not_tried_again(
-    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str, delayed: bool
-) -> None:
-    retry = Retry(1).then("10ms") if delayed else Retry(1)
     app = make_app(proxy.url, retry=retry)
     runs = 0
     go_on = asyncio.Event()
 
     @app.handle(bytes, queue=name)
-    async def handle(body: bytes, delivery: Delivery) -> None:
+    async def handle(body: bytes) -> None:
         nonlocal runs
         runs += 1
         if runs == 1:
@@ -165,39 +142,16 @@ async def test_a_failure_without_a_connection_publishes_nothing_and_is_not_tried
         await eventually(lambda: runs == 1, "it runs")
         cut = Cut(app, proxy)
         await cut.lose()
-        go_on.set()
-        await eventually(lambda: app.statistics().subscriptions[name].stale == 1, "the failure is stale")
+        if fails == "without a connection":
+            go_on.set()
+            await eventually(lambda: app.statistics().subscriptions[name].stale == 1, "the failure is stale")
         await cut.restore()
+        await redelivered(app, name)
+        go_on.set()
         await settled(app, name)
         handled = app.statistics().handlers[name]
         assert (runs, handled.handled, handled.dead_lettered, handled.delayed) == (2, 1, 0, 0)
     await amqp_client.holds(f"{name}.dead", 0)
-
-
-async def test_attempts_begin_anew_after_a_lost_connection_and_leave_one_dead_letter(
-    make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
-) -> None:
-    """The message comes again in the pause before the second attempt."""
-    app = make_app(proxy.url)
-    runs = 0
-
-    @app.handle(bytes, queue=name, retry=Retry(3, first_wait="300ms", longest_wait="300ms"))
-    async def handle(body: bytes) -> None:
-        nonlocal runs
-        runs += 1
-        if runs == 1:
-            cutting.append(asyncio.create_task(cut()))
-        raise ValueError("busy")
-
-    cut, cutting = Cut(app, proxy), list[asyncio.Task[None]]()
-    async with app:
-        await app.publish(b"1", key=name)
-        dead = await amqp_client.take(f"{name}.dead")
-        await asyncio.gather(*cutting)
-        await settled(app, name)
-        await app.publish(b"", key=f"{name}.dead", message_id="last")
-        assert (await amqp_client.take(f"{name}.dead")).message_id == "last"
-    assert dead.body == b"1"
 
 
 async def test_an_incomplete_batch_has_each_message_once(
@@ -227,29 +181,43 @@ async def test_an_incomplete_batch_has_each_message_once(
     await amqp_client.holds(name, 0)
 
 
-async def test_a_batch_that_is_complete_without_a_connection_is_not_handled(
+class HeldClock(SystemClock):
+    """The clock of the machine, on which nothing is due by itself."""
+
+    def __init__(self) -> None:
+        self.due: list[Callable[[], object]] = []
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> Timer:
+        self.due.append(callback)
+        return super().call_at(when, lambda: None)
+
+
+async def test_a_batch_that_is_due_without_a_connection_is_not_handled(
     make_app: MakeApp, proxy: Proxy, amqp_client: AsyncClient, name: str
 ) -> None:
-    app = make_app(proxy.url)
+    app, clock = make_app(proxy.url), HeldClock()
+    app.clock.follow(clock)
     batches: list[list[bytes]] = []
 
-    @app.handle.batch(bytes, queue=name, size=10, within="200ms")
+    @app.handle.batch(bytes, queue=name, size=2, within="1h")
     async def store(rows: list[bytes]) -> None:
         batches.append(rows)
 
     async with app:
         cut = Cut(app, proxy)
         await app.publish(b"1", key=name)
-        await eventually(lambda: app.statistics().subscriptions[name].delivered == 1, "it is delivered")
+        gathering = app.statistics
+        await eventually(lambda: gathering().handlers[name].gathering == 1, "a batch is incomplete")
         await cut.lose()
-        lost = app.statistics().subscriptions[name].stale == 0 and not batches
-        await eventually(
-            lambda: app.statistics().handlers[name].gathering == 0, "the time of the batch has passed"
-        )
+        for callback in clock.due:
+            callback()
+        await eventually(lambda: app.statistics().subscriptions[name].stale == 1, "the message is left out")
+        assert batches == []
         await cut.restore()
-        await settled(app, name)
-    assert batches == [[b"1"]]
-    assert lost
+        await redelivered(app, name)
+        await app.publish(b"2", key=name)
+        await settled(app, name, 2)
+    assert batches == [[b"1", b"2"]]
     await amqp_client.holds(name, 0)
 
 

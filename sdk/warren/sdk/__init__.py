@@ -23,6 +23,7 @@ from warren.sdk.consume.delivery import Delivery, current_delivery
 from warren.sdk.consume.dependencies import Depends, Header
 from warren.sdk.consume.get import FetchedMessage
 from warren.sdk.consume.handler_report import HandlerStatistics
+from warren.sdk.consume.handler_tasks import ConsumerStatistics
 from warren.sdk.consume.retry import Retry
 from warren.sdk.consume.streams.reader_options import (
     OnRecreated,
@@ -33,7 +34,6 @@ from warren.sdk.consume.streams.reader_options import (
 from warren.sdk.consume.streams.replay import ReplayReport
 from warren.sdk.consume.streams.stream_subscription import StreamSubscription
 from warren.sdk.consume.subscription import Mode, Subscription
-from warren.sdk.consume.workers import ConsumerStatistics
 from warren.sdk.durations import Duration
 from warren.sdk.errors import (
     Ack,

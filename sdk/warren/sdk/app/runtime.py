@@ -389,7 +389,7 @@ class Runtime:
             concurrency=endpoint.options.concurrency,
             process=endpoint.process,
             give_up=endpoint.give_up,
-            finish=endpoint.close_batches,
+            close_batches=endpoint.close_batches,
             context=self._handler_context,
             telemetry=self._consume_telemetry,
             key=endpoint.ordering_key,

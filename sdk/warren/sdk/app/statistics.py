@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from warren.sdk.app.state import State
 from warren.sdk.consume.handler_report import HandlerStatistics
-from warren.sdk.consume.workers import ConsumerStatistics
+from warren.sdk.consume.handler_tasks import ConsumerStatistics
 from warren.sdk.messages.types import snake_case
 from warren.sdk.publish.publisher_confirms import PublisherStatistics
 from warren.sdk.rpc.caller import CallStatistics

@@ -1,1 +1,1 @@
-"""Consuming: subscriptions, workers, dispatch to handlers, dependencies, retries."""
+"""Consuming: subscriptions, tasks of handlers, dispatch to handlers, dependencies, retries."""

@@ -127,7 +127,7 @@ class BatchCollector:
         raise outcome
 
     def _remove(self, entry: BatchEntry) -> None:
-        """Remove a message whose worker was cancelled from the incomplete batch; it is back in its queue."""
+        """Remove a message whose handling was cancelled from the incomplete batch; it is back in its queue."""
         self._batch.entries.remove(entry)
         self._count_waiting(-1)
         if not self._batch.entries and self._timer is not None:

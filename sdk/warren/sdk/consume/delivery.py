@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from time import time
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
+from warren.sdk.consume.message_identity import Identity, fingerprint
 from warren.sdk.errors import Undecodable
 from warren.sdk.messages.message_ids import milliseconds_of
 from warren.wire import field_tables
@@ -28,8 +29,6 @@ RETURN_TOKEN = "warren-token"
 """Header with a number that distinguishes returned messages with the same message id. Set only while another publish
 with the same message id is in flight on the channel."""
 
-COUNTED_BY_BROKER: Final = frozenset({"x-delivery-count", "x-acquired-count"})
-"""Headers that the broker changes with each delivery."""
 LARGEST_COUNT: Final = 2**31 - 1
 """Largest number that a header which counts something may have; each client can write any number of 64 bits."""
 
@@ -42,10 +41,6 @@ def count_in(value: object, default: int) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_COUNT:
         return int(value)
     return default
-
-
-Identity: TypeAlias = tuple[str, str, Mapping[str, Any], bytes, int]
-"""Exchange, routing key, properties, encoded headers and hash of the body of a message."""
 
 
 class Handling(Protocol):
@@ -77,7 +72,7 @@ class Delivery:
     :ivar properties: the AMQP properties that the publisher set, by their AMQP names, without the headers; `timestamp` is in
         Unix seconds.
     :ivar replayed: `app.replay_stream` delivers the message, to a handler that may have handled it before.
-    :ivar handling: state of the handling of this delivery; None if no worker handles it.
+    :ivar handling: state of the handling of this delivery; None unless it was consumed by a handler of the App.
     :ivar text_error: description of the first field that is not valid UTF-8, or None. The SDK dead-letters such a message
         and does not call its handler.
     """
@@ -361,21 +356,6 @@ class Delivery:
     def _check(self, name: str, text: str) -> None:
         if self.text_error is None and not is_utf8(text):
             self.text_error = f"the {name.replace('_', ' ')} is not valid UTF-8"
-
-
-def fingerprint(identity: Identity) -> Hashable:
-    """Return a key that only equal messages share: all that their publisher sent is equal, and their message id is set. None
-    for a message without an id, or with headers that cannot be read.
-    """
-    exchange, routing_key, properties, table, body = identity
-    if not properties.get("message_id"):
-        return None
-    try:
-        fields = field_tables.decode_fields(table) if table else {}
-    except field_tables.TableError:
-        return None
-    headers = repr(sorted((name, field) for name, field in fields.items() if name not in COUNTED_BY_BROKER))
-    return exchange, routing_key, tuple(sorted(properties.items())), headers, body
 
 
 def _readable_values(fields: Mapping[str, field_tables.Field]) -> dict[str, Any]:

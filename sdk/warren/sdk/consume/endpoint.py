@@ -14,11 +14,11 @@ from warren.sdk.consume.batches import BatchCollector
 from warren.sdk.consume.consumer_options import ConsumerOptions
 from warren.sdk.consume.delivery import CURRENT, Delivery
 from warren.sdk.consume.handler_report import HandlerReport, HandlerStatistics
+from warren.sdk.consume.handler_tasks import OrderingKey
 from warren.sdk.consume.handlers.handler_spec import HandlerSpec
 from warren.sdk.consume.handling_log import log_handling
 from warren.sdk.consume.settlement import Send, Settlement, Settler
 from warren.sdk.consume.task_ends import ends_task
-from warren.sdk.consume.workers import OrderingKey
 from warren.sdk.errors import ConfigError
 from warren.sdk.logger import log
 from warren.sdk.messages.codec import decode
@@ -140,7 +140,7 @@ class Endpoint:
         return [handler.once for handler in self._handlers if handler.once is not None]
 
     async def process_apart(self, delivery: Delivery, delivery_tag: int) -> Settlement:
-        """Process a delivery that no worker handles, in a task and a context of its own, as the workers do.
+        """Process a delivery that was not consumed from a queue, in a task and a context of its own as `HandlerTasks` does.
 
         :raises asyncio.CancelledError: if the calling task is cancelled.
         """

@@ -9,8 +9,8 @@ from collections.abc import Hashable, Iterable
 from time import monotonic
 from typing import Final, NamedTuple
 
-from warren.sdk.consume.delivery import Identity, fingerprint
 from warren.sdk.consume.job import Job
+from warren.sdk.consume.message_identity import Identity, fingerprint
 from warren.sdk.consume.settlement import Settlement
 from warren.sdk.transport.data_channel import DataChannel
 

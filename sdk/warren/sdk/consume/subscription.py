@@ -16,16 +16,16 @@ from tenacity import AsyncRetrying, retry_if_exception
 
 from warren.sdk.consume.circuit_breaker import Circuit
 from warren.sdk.consume.delivery import Delivery
+from warren.sdk.consume.handler_tasks import (
+    ConsumerStatistics,
+    GiveUp,
+    HandlerTasks,
+    OrderingKey,
+    Process,
+)
 from warren.sdk.consume.job import Job
 from warren.sdk.consume.settled_messages import SettledMessages
 from warren.sdk.consume.settlement import OPERATIONS, Settlement
-from warren.sdk.consume.workers import (
-    ConsumerStatistics,
-    GiveUp,
-    OrderingKey,
-    Process,
-    Workers,
-)
 from warren.sdk.durations import Duration, seconds
 from warren.sdk.errors import ConfigError, TransportUnavailable, WarrenError
 from warren.sdk.logger import log
@@ -72,7 +72,7 @@ class Subscription:
     :param process: handles one delivery and returns its settlement; if it is
         cancelled because the App stops, the message goes back to the queue.
     :param give_up: settles a delivery whose handler has ended the task that handles it.
-    :param finish: called when the App stops, before it waits for running handlers: handles what waits for others.
+    :param close_batches: called when the App stops, before it waits for running handlers.
     :param key: ordering key of a delivery; deliveries with the same key are handled one at a time. None without ordering
         by key.
     :param recover: declares the topology again; called when the queue may have been deleted.
@@ -91,7 +91,7 @@ class Subscription:
         concurrency: int,
         process: Process,
         give_up: GiveUp,
-        finish: Callable[[], None],
+        close_batches: Callable[[], None],
         key: OrderingKey | None,
         recover: Callable[[], Awaitable[None]],
         on_change: Callable[[], None],
@@ -102,7 +102,7 @@ class Subscription:
         self._link = link
         self._prefetch = prefetch
         self._recover = recover
-        self._finish = finish
+        self._close_batches = close_batches
         self._on_change = on_change
         self._telemetry = telemetry
         self._settled = SettledMessages(prefetch)
@@ -124,7 +124,7 @@ class Subscription:
         self.circuit: Circuit | None = None
         self.error: WarrenError | None = None
         self.statistics: ConsumerStatistics = ConsumerStatistics()
-        self._workers = Workers(
+        self._tasks = HandlerTasks(
             queue.name,
             concurrency,
             process,
@@ -224,7 +224,7 @@ class Subscription:
 
     def handles_in(self, task: asyncio.Task[Any] | None) -> bool:
         """Return whether a handler of this subscription runs in the task."""
-        return self._workers.handles_in(task)
+        return self._tasks.handles_in(task)
 
     def start(self) -> None:
         """Start the task that keeps a consumer on the queue."""
@@ -246,8 +246,8 @@ class Subscription:
             await self._end_consumer()
         channel = self._channel
         await asyncio.gather(*self._mode_changes, return_exceptions=True)
-        self._finish()
-        await self._workers.stop(grace)
+        self._close_batches()
+        await self._tasks.stop(grace)
         if channel is not None and channel.usable:
             with contextlib.suppress(WarrenError), translate_errors("cannot close the channel"):
                 await channel.close(timeout=CANCEL_SECONDS)
@@ -356,8 +356,8 @@ class Subscription:
 
     def _forget_lost(self) -> None:
         """Withdraw the deliveries of former channels whose handling has not begun: the broker delivers them again."""
-        waiting = self._workers.withdraw()
-        self._workers.expect_again()
+        waiting = self._tasks.withdraw()
+        self._tasks.expect_again()
         self._settled.expect_again(waiting)
         for job in waiting:
             self._settle(job, Settlement.RELEASE)
@@ -428,16 +428,16 @@ class Subscription:
             self._pending_releases.append(job)
         elif not (delivery.redelivered and self._is_settled(job)):
             try:
-                self._workers.submit(job)
+                self._tasks.submit(job)
             except Exception as error:
                 # A bug. Raised to the channel, it would end the connection, again at each delivery of the message.
-                self._workers.give_up(job, error)
+                self._tasks.give_up(job, error)
 
     def _is_settled(self, job: Job) -> bool:
         """Settle a message that comes again, although this process has settled it, or handles it: its connection was lost.
         Return False if the message is to be handled.
         """
-        if self._workers.adopt(job):
+        if self._tasks.adopt(job):
             return True
         settlement = self._settled.take(job)
         if settlement is None:
@@ -446,7 +446,7 @@ class Subscription:
         return True
 
     def _withdraw(self) -> None:
-        self._pending_releases += self._workers.withdraw()
+        self._pending_releases += self._tasks.withdraw()
 
     def _job_ended(self, job: Job, settlement: Settlement) -> None:
         """Settle a delivery whose handling has ended.
@@ -497,7 +497,7 @@ class Subscription:
 
     def snapshot(self) -> ConsumerStatistics:
         """Return the statistics, with the current number of deliveries that no handler has started."""
-        self.statistics.waiting = self._workers.waiting + len(self._pending_releases)
+        self.statistics.waiting = self._tasks.waiting + len(self._pending_releases)
         return self.statistics
 
 

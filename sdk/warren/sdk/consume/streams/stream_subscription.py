@@ -14,6 +14,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from warren.sdk.consume.delivery import Delivery
+from warren.sdk.consume.handler_tasks import GiveUp, OrderingKey, Process
 from warren.sdk.consume.job import Job
 from warren.sdk.consume.settlement import OPERATIONS, Settlement
 from warren.sdk.consume.streams.last_chunk import read_last_chunk
@@ -28,7 +29,6 @@ from warren.sdk.consume.subscription import (
     Mode,
     Subscription,
 )
-from warren.sdk.consume.workers import GiveUp, OrderingKey, Process
 from warren.sdk.durations import Duration
 from warren.sdk.errors import StreamRecreated, TopologyMismatch, TransportUnavailable, WarrenError
 from warren.sdk.exception_text import describe_exception
@@ -61,7 +61,7 @@ class StreamSubscription(Subscription):
     :param clock: the App's clock.
     :param marks: True to mark the stream, so that one that was declared anew is noticed; False for an App that declares
         nothing.
-    :param finish: called when the App stops, before it waits for running handlers.
+    :param close_batches: called when the App stops, before it waits for running handlers.
     :param context: context of which each handler gets a copy.
     :param give_up: applies `on_error` to a message whose handler has ended the task that handles it.
     """
@@ -76,7 +76,7 @@ class StreamSubscription(Subscription):
         clock: Clock,
         marks: bool,
         give_up: GiveUp,
-        finish: Callable[[], None],
+        close_batches: Callable[[], None],
         prefetch: int,
         concurrency: int,
         process: Process,
@@ -93,7 +93,7 @@ class StreamSubscription(Subscription):
             concurrency=concurrency,
             process=self._handle,
             give_up=give_up,
-            finish=finish,
+            close_batches=close_batches,
             key=key,
             recover=recover,
             on_change=on_change,
@@ -451,7 +451,7 @@ class StreamSubscription(Subscription):
     def _consumer_lost(self, ended: asyncio.Future[None]) -> WarrenError:
         self._source = None
         self._unacknowledged.clear()
-        for job in self._workers.withdraw():
+        for job in self._tasks.withdraw():
             self._tracker.release(_offset(job))
         lost = self._lease
         if lost is not None and lost.ended.done():
@@ -514,9 +514,9 @@ class StreamSubscription(Subscription):
         else:
             job = Job(channel, tag, delivery, is_redelivered=False)
             try:
-                self._workers.submit(job)
+                self._tasks.submit(job)
             except Exception as error:
-                self._workers.give_up(job, error)
+                self._tasks.give_up(job, error)
 
     async def _handle(self, delivery: Delivery, delivery_tag: int) -> Settlement:
         """Handle a message, after the position was stored if that is due; return the settlement."""

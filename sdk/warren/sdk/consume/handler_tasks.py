@@ -1,5 +1,4 @@
-"""Workers of one queue: handle deliveries concurrently, in the order of the queue or of each key, each in a task of its
-own."""
+"""Tasks of the handlers of one queue: one for each delivery, in the order of the queue or of each key."""
 
 from __future__ import annotations
 
@@ -58,8 +57,8 @@ GiveUp = Callable[[Delivery, BaseException], Awaitable[Settlement]]
 message, and returns the settlement."""
 
 
-class Workers:
-    """Handling of one queue's deliveries.
+class HandlerTasks:
+    """Tasks that handle the deliveries of one queue.
 
     Each delivery is handled in a task of its own, with a copy of the context of the App's start: nothing that a handler
     leaves behind in its task or its context reaches another message.
