@@ -248,10 +248,17 @@ def decode_deliver(method: bytes) -> DeliverFields:
         position = 5 + method[4]
         (tag,) = _u64(method, position)
         redelivered = method[position + 8] & 1 == 1
-        exchange, position = _short(method, position + 9)
-        routing_key, _ = _short(method, position)
+        # Without `_short`, which would double the time.
+        start = position + 10
+        end = start + method[start - 1]
+        exchange = method[start:end].decode("utf-8", "surrogateescape")
+        start = end + 1
+        end = start + method[end]
+        routing_key = method[start:end].decode("utf-8", "surrogateescape")
     except (IndexError, struct.error):
         raise StreamError("a basic.deliver frame ends early") from None
+    if end > len(method):
+        raise StreamError("a basic.deliver frame ends early")
     return DeliverFields(tag, redelivered, exchange, routing_key)
 
 
@@ -286,7 +293,10 @@ def decode_content_header(header: bytes) -> ContentHeader:
         (flags,) = _u16(header, 12)
         for name, kind in present_properties(flags):
             if kind == "short":
-                properties[name], position = _short(header, position)
+                # Without `_short`, as in `decode_deliver`. Whether the text ends early is seen at the end.
+                start = position + 1
+                position = start + header[position]
+                properties[name] = header[start:position].decode("utf-8", "surrogateescape")
             elif kind == "octet":
                 properties[name] = header[position]
                 position += 1

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable
 from time import monotonic
 from typing import Final, NamedTuple
 
+from warren.sdk.consume.delivery import Delivery
 from warren.sdk.consume.job import Job
 from warren.sdk.consume.message_identity import Identity, fingerprint
 from warren.sdk.consume.settlement import Settlement
@@ -19,6 +20,8 @@ MOST_KEPT: Final = 1000
 KEPT_SECONDS: Final = 600.0
 """Seconds after which a message is forgotten: more than the broker needs to notice by the heartbeats that a connection is
 lost."""
+BODY_KEPT: Final = 4096
+"""Length in bytes of the largest body that is kept with the settlement of its message; of a larger one, the hash is."""
 FINAL: Final = frozenset({Settlement.ACK, Settlement.REJECT})
 """Settlements that end a message; after others it may come again."""
 
@@ -41,7 +44,9 @@ class SettledMessages:
     """
 
     def __init__(self, prefetch: int) -> None:
-        self._sent: deque[tuple[DataChannel, Identity, Settlement]] = deque(maxlen=min(prefetch, MOST_KEPT))
+        self._sent: deque[tuple[DataChannel, Delivery | Identity, Settlement]] = deque(
+            maxlen=min(prefetch, MOST_KEPT)
+        )
         """The last settlements that were sent, with their channels."""
         self._lost: OrderedDict[Hashable, list[Settled]] = OrderedDict()
         self._unsettled: Counter[Hashable] = Counter()
@@ -49,7 +54,10 @@ class SettledMessages:
 
     def sent(self, job: Job, settlement: Settlement) -> None:
         """Remember a settlement that is sent: the broker gets it unless the channel is lost."""
-        self._sent.append((job.channel, job.delivery.identity(), settlement))
+        delivery = job.delivery
+        # The identity takes longer than all the rest. It is needed only if the channel is lost, unless the body is large.
+        message = delivery if len(delivery.body) <= BODY_KEPT else delivery.identity()
+        self._sent.append((job.channel, message, settlement))
 
     def unsent(self, job: Job, settlement: Settlement) -> None:
         """Remember a settlement that cannot be sent, because the channel is lost."""
@@ -61,9 +69,9 @@ class SettledMessages:
 
         :param unsettled: deliveries on former channels whose handling had not begun.
         """
-        for channel, identity, settlement in self._sent:
+        for channel, message, settlement in self._sent:
             if not channel.usable:
-                self._add(identity, settlement)
+                self._add(message.identity() if isinstance(message, Delivery) else message, settlement)
         self._sent.clear()
         if self._lost:
             waiting = Counter(fingerprint(job.delivery.identity()) for job in unsettled)

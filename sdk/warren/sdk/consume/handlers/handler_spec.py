@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -53,8 +53,9 @@ class HandlerSpec:
             self.user_function
         )
 
-    async def call(self, message: Any, delivery: Delivery) -> Any:
-        """Call the function with the message and its dependencies; return its result."""
+    def call(self, message: Any, delivery: Delivery) -> Awaitable[Any]:
+        """Call the function with the message and its dependencies; return the awaitable of its result."""
         if self.invoker is None:
-            return await self.function(message)
-        return await self.invoker.call(self.function, message, delivery)
+            result: Awaitable[Any] = self.function(message)
+            return result
+        return self.invoker.call(self.function, message, delivery)
