@@ -230,6 +230,8 @@ async def test_replay_and_discard_obey_selection_limit_and_dry_run(new_app: NewA
         (DeadLetterSelection(reason="fail"), False),
         (DeadLetterSelection(exception="ValueError"), False),
         (DeadLetterSelection(key="*.paid"), False),
+        (DeadLetterSelection(key="order?placed"), False),
+        (DeadLetterSelection(key="order.place[a-z]"), False),
         (DeadLetterSelection(message_id="m"), False),
         (DeadLetterSelection(older_than=timedelta(minutes=9)), True),
         (DeadLetterSelection(older_than=timedelta(minutes=11)), False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import aio_pika
 
+from tests.support.deletion import delete_exchange, delete_queue
 from warren.sdk import App, Exchange, Queue
 
 
@@ -16,4 +17,4 @@ async def delete_topology(url: str, apps: list[App], prefix: str) -> None:
         channel = await connection.channel()
         for kind, name in names:
             if name.startswith(prefix):
-                await (channel.queue_delete(name) if kind is Queue else channel.exchange_delete(name))
+                await (delete_queue if kind is Queue else delete_exchange)(channel, name)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.sdk.telemetry_recorder import Recorded
 from tests.support.async_client import AsyncClient, async_client
+from tests.support.deletion import delete_exchange, delete_queue
 from tests.support.proxy import Proxy
 from warren.sdk import DEAD_LETTER_EXCHANGE, App, Exchange, Queue
 from warren.wire.amqp_url import parse_url
@@ -74,9 +75,9 @@ async def make_app(amqp_url: str) -> AsyncIterator[MakeApp]:
         for app in made:
             for item in app.topology:
                 if isinstance(item, Queue):
-                    await client.channel.queue_delete(item.name)
+                    await delete_queue(client.channel, item.name)
                 elif isinstance(item, Exchange) and item.name != DEAD_LETTER_EXCHANGE:
-                    await client.channel.exchange_delete(item.name)
+                    await delete_exchange(client.channel, item.name)
 
 
 @pytest.fixture

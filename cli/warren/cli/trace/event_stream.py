@@ -130,18 +130,14 @@ async def _last_offset(session: Session, stream: str) -> int | None:
 async def _consume(channel: DataChannel, stream: str, since: datetime | None) -> None:
     with translate_errors(f"cannot read stream {stream!r}"):
         async with asyncio.timeout(ANSWER_SECONDS):
-            await channel.methods.queue_declare(stream, passive=True)
-            await channel.methods.basic_qos(prefetch_count=PREFETCH)
-            await channel.methods.basic_consume(
-                stream, _unused, arguments={"x-stream-offset": "first" if since is None else since}
+            await channel.topology().check_queue(stream)
+            start = "first" if since is None else since
+            await channel.consume(
+                stream, prefetch=PREFETCH, stream=True, arguments={"x-stream-offset": start}
             )
 
 
 async def _declare_passively(channel: DataChannel, stream: str) -> None:
     with translate_errors(f"cannot read stream {stream!r}"):
         async with asyncio.timeout(ANSWER_SECONDS):
-            await channel.methods.queue_declare(stream, passive=True)
-
-
-async def _unused(message: object) -> None:
-    """Take a delivery of aiormq; deliveries go to `on_delivery` instead."""
+            await channel.topology().check_queue(stream)

@@ -10,7 +10,6 @@ Costs: two messages for each task with a result, as in Celery. One result queue 
 
 from __future__ import annotations
 
-import fnmatch
 import json
 import logging
 import os
@@ -47,6 +46,7 @@ from warren.patterns.celery.task_message import (
 )
 from warren.patterns.celery.topology import celery_queue, result_queue, with_exchange
 from warren.patterns.delay import Delay
+from warren.patterns.wildcards import matches
 from warren.sdk import (
     Ack,
     App,
@@ -133,7 +133,8 @@ class CeleryBridge:
 
     :param queue: default queue: a name, for a classic queue as Celery declares it, or `celery_queue(...)`.
     :param routes: queues of tasks that follow other tasks, by name or pattern (`{"shop.mail": "mail", "report.*":
-        "reports"}`), like Celery's `task_routes`. Tasks of this bridge need none. Others go to the default queue.
+        "reports"}`, where `*` stands for any text), like Celery's `task_routes`. Tasks of this bridge need none. Others
+        go to the default queue.
     :param concurrency: tasks that run at the same time for each queue. Default 10.
     :param prefetch: tasks that the broker sends ahead; by default twice the concurrency.
     :param delay: makes tasks wait that have an `eta` or are retried, with a resolution of 1 s; by default one of the
@@ -600,7 +601,7 @@ class CeleryBridge:
 
     def _queue_of(self, task: str) -> str:
         for pattern, queue in self._routes.items():
-            if fnmatch.fnmatchcase(task, pattern):
+            if matches(task, pattern):
                 return queue
         return self._task_queues.get(task, self._queue.name)
 

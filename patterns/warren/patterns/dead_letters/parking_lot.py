@@ -240,8 +240,7 @@ async def declare_passively(channel: DataChannel, queue: str) -> tuple[int, int]
     """Declare an existing queue passively, and return its number of ready messages and its number of consumers."""
     with translate_errors(f"cannot read queue {queue!r}"):
         async with asyncio.timeout(ANSWER_SECONDS):
-            ok = await channel.methods.queue_declare(queue, passive=True)
-    return ok.message_count or 0, ok.consumer_count or 0
+            return await channel.topology().check_queue(queue)
 
 
 async def _count_by_get(channel: DataChannel, queue: str) -> tuple[int, Frames | None] | None:

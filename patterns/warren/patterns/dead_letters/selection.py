@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from fnmatch import fnmatchcase
 
 from warren.patterns.dead_letters.cause import Cause
 from warren.patterns.dead_letters.parked_message import ParkedMessage
+from warren.patterns.wildcards import matches
 from warren.sdk.extend import Duration, duration, optional_duration
 
 
@@ -16,7 +16,7 @@ class DeadLetterSelection:
     """Filter for dead letters: all conditions that are given must hold. Without conditions it selects every message.
 
     :ivar queue: queue in which the message was dead-lettered. `*` stands for any text here, in `reason`, in
-        `exception` and in `key`.
+        `exception` and in `key`; all other characters stand for themselves.
     :ivar reason: reason of the dead-lettering, such as `failed`, `rejected` or `expired`.
     :ivar exception: name of the exception's type with which the handler failed.
     :ivar key: routing key with which it was published.
@@ -50,7 +50,7 @@ class DeadLetterSelection:
             (self.exception, message.exception),
             (self.key, message.key),
         )
-        if not all(pattern is None or fnmatchcase(text, pattern) for pattern, text in patterns):
+        if not all(pattern is None or matches(text, pattern) for pattern, text in patterns):
             return False
         if self.group is not None and Cause.of(message).id != self.group:
             return False

@@ -150,7 +150,7 @@ class Caller:
         name = f"warren.reply.{uuid4().hex}"
         with translate_errors("cannot make the reply queue"):
             async with asyncio.timeout(SETUP_SECONDS):
-                await channel.methods.queue_declare(name, exclusive=True, auto_delete=True)
+                await channel.topology().declare_queue(name, {"exclusive": True, "auto_delete": True}, {})
         await self._consume(channel, name)
         channel.consumer_ended.add_done_callback(lambda done: self._replace_queue(session, channel, name))
 

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple, cast
 
 import aio_pika
 from aio_pika.abc import ConnectionParameter, TimeoutType, UnderlayConnection
-from aiormq.abc import AbstractChannel
 from aiormq.auth import AuthBase, AuthMechanism
+from aiormq.channel import Channel
 from aiormq.connection import Connection as AiormqConnection
 from pamqp.commands import Connection as ConnectionMethods
 from yarl import URL
@@ -16,7 +16,7 @@ from yarl import URL
 from warren.sdk.transport.socket_stream import SocketFactory
 from warren.wire.amqp_url import AmqpUrl
 
-AmqpChannel = AbstractChannel
+AmqpChannel = Channel
 """The channel of the AMQP library: synchronous methods only; messages pass through `DataChannel`."""
 
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from aio_pika.abc import AbstractChannel
 
+from warren.sdk.transport.aio_pika_connection import AmqpChannel
 from warren.sdk.transport.error_translation import translate_errors
 from warren.sdk.transport.session import Session
 from warren.sdk.transport.topology_methods import TopologyMethods
@@ -45,4 +46,6 @@ class ControlChannel:
                 self._channel = await self._session.control_channel()
             with translate_errors(what):
                 async with asyncio.timeout(SETUP_SECONDS):
-                    return await method(TopologyMethods(self._channel, self._session.frame_max))
+                    channel = await self._channel.get_underlay_channel()
+                    assert isinstance(channel, AmqpChannel)
+                    return await method(TopologyMethods(channel, self._session.frame_max))

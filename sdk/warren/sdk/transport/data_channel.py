@@ -10,12 +10,15 @@ import struct
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
+from uuid import uuid4
 
 from warren.sdk.errors import TransportUnavailable, WarrenError
 from warren.sdk.logger import log
 from warren.sdk.transport.aio_pika_connection import AmqpChannel
 from warren.sdk.transport.error_translation import to_sdk_error
+from warren.sdk.transport.named_methods import BasicConsume
 from warren.sdk.transport.socket_stream import FrameWriter
+from warren.sdk.transport.topology_methods import TopologyMethods
 from warren.wire import methods
 from warren.wire.delivery_scanner import GET_EMPTY, GET_OK, RETURN, DeliveryScanner, decode_deliver
 from warren.wire.methods import ACK, BASIC, DELIVER
@@ -206,10 +209,19 @@ class DataChannel:
         """
         if prefetch is not None:
             await self.methods.basic_qos(prefetch_count=prefetch, timeout=timeout)
-        ok = await self.methods.basic_consume(
-            queue, _unused, no_ack=no_ack, arguments=dict(arguments or {}), timeout=timeout
-        )
-        return ok.consumer_tag or ""
+        tag = f"ctag{self.number}.{uuid4().hex}"
+        # aiormq answers the broker's basic.cancel only for consumers that it knows.
+        self.methods.consumers[tag] = _unused
+        method = BasicConsume(queue=queue, consumer_tag=tag, no_ack=no_ack, arguments=dict(arguments or {}))
+        await self.methods.rpc(method, timeout=timeout)
+        return tag
+
+    def topology(self, timeout: float | None = None) -> TopologyMethods:
+        """Return the methods that declare and check exchanges and queues on this channel.
+
+        :param timeout: seconds for each reply; None for no limit. The channel is closed after it.
+        """
+        return TopologyMethods(self.methods, self._frame_max, timeout)
 
     async def cancel(self, tag: str, timeout: float | None = None) -> None:
         """Cancel a consumer. When this returns, all its deliveries have been passed to `on_delivery`.

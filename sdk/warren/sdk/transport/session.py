@@ -177,6 +177,7 @@ class Session:
             raise TransportUnavailable("cannot open a channel: the connection was closed")
         number = self._free_channel_number()
         channel = await self._underlay.channel(number, confirms, timeout=CONNECT_SECONDS)
+        assert isinstance(channel, AmqpChannel)
         if transactions:
             await channel.tx_select()
         return channel

@@ -1,29 +1,33 @@
-"""Topology methods of a control channel: declare, bind, and check exchanges and queues."""
+"""Topology methods of a channel: declare, bind, and check exchanges and queues."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from aio_pika.abc import AbstractChannel
 from pamqp import commands
 from pamqp.base import Frame
 from pamqp.frame import marshal
 
+from warren.sdk.transport.aio_pika_connection import AmqpChannel
+from warren.sdk.transport.named_methods import ExchangeBind, ExchangeDeclare, QueueBind, QueueDeclare
+
 
 class TopologyMethods:
-    """Declares topology on a channel of aio-pika.
+    """Declares topology on a channel of aiormq.
 
     A method has to fit into one frame (AMQP 0-9-1 section 4.2.3). One that does not is not sent, because the broker would
     close the connection over it, and again after each reconnect.
 
-    :param channel: an open channel without publisher confirms.
+    :param channel: an open channel.
     :param frame_max: largest size of a frame in bytes; 0 for no limit.
+    :param timeout: seconds for each reply; None for no limit. The channel is closed after it.
     """
 
-    def __init__(self, channel: AbstractChannel, frame_max: int) -> None:
+    def __init__(self, channel: AmqpChannel, frame_max: int, timeout: float | None = None) -> None:
         self._channel = channel
         self._frame_max = frame_max
+        self._timeout = timeout
 
     async def declare_exchange(
         self, name: str, properties: Mapping[str, Any], arguments: Mapping[str, Any]
@@ -33,13 +37,12 @@ class TopologyMethods:
         :param properties: `type`, `durable`, `auto_delete`, `internal`.
         :raises ValueError: if the arguments cannot be encoded, or do not fit into one frame.
         """
-        table = dict(arguments)
         fields = {name: value for name, value in properties.items() if name != "type"}
-        kind = properties["type"]
-        self._check_size(
-            commands.Exchange.Declare(exchange=name, exchange_type=kind, **fields, arguments=table)
+        await self._call(
+            ExchangeDeclare(
+                exchange=name, exchange_type=properties["type"], **fields, arguments=dict(arguments)
+            )
         )
-        await self._channel.declare_exchange(name, kind, **fields, arguments=table)
 
     async def declare_queue(
         self, name: str, properties: Mapping[str, Any], arguments: Mapping[str, Any]
@@ -49,21 +52,16 @@ class TopologyMethods:
         :param properties: `durable`, `exclusive`, `auto_delete`.
         :raises ValueError: if the arguments cannot be encoded, or do not fit into one frame.
         """
-        table = dict(arguments)
-        self._check_size(commands.Queue.Declare(queue=name, **properties, arguments=table))
-        await self._channel.declare_queue(name, **properties, arguments=table)
+        await self._call(QueueDeclare(queue=name, **properties, arguments=dict(arguments)))
 
     async def bind_queue(self, queue: str, exchange: str, key: str, arguments: Mapping[str, Any]) -> None:
         """Bind a queue to an exchange.
 
         :raises ValueError: if the arguments cannot be encoded, or do not fit into one frame.
         """
-        table = dict(arguments)
-        self._check_size(
-            commands.Queue.Bind(queue=queue, exchange=exchange, routing_key=key, arguments=table)
+        await self._call(
+            QueueBind(queue=queue, exchange=exchange, routing_key=key, arguments=dict(arguments))
         )
-        destination = await self._channel.get_queue(queue, ensure=False)
-        await destination.bind(exchange, key, arguments=table)
 
     async def bind_exchange(
         self, destination: str, source: str, key: str, arguments: Mapping[str, Any]
@@ -72,28 +70,35 @@ class TopologyMethods:
 
         :raises ValueError: if the arguments cannot be encoded, or do not fit into one frame.
         """
-        table = dict(arguments)
-        self._check_size(
-            commands.Exchange.Bind(destination=destination, source=source, routing_key=key, arguments=table)
+        await self._call(
+            ExchangeBind(destination=destination, source=source, routing_key=key, arguments=dict(arguments))
         )
-        exchange = await self._channel.get_exchange(destination, ensure=False)
-        await exchange.bind(source, key, arguments=table)
 
     async def check_exchange(self, name: str) -> None:
         """Check that an exchange exists (a passive declaration); the broker closes the channel if it does not."""
-        await self._channel.declare_exchange(name, passive=True)
+        await self._call(ExchangeDeclare(exchange=name, passive=True))
 
-    async def check_queue(self, name: str) -> None:
-        """Check that a queue exists (a passive declaration); the broker closes the channel if it does not."""
-        await self._channel.declare_queue(name, passive=True)
+    async def check_queue(self, name: str) -> tuple[int, int]:
+        """Check that a queue exists (a passive declaration); the broker closes the channel if it does not.
 
-    def _check_size(self, method: Frame) -> None:
+        Return its number of ready messages and its number of consumers.
+        """
+        answer = await self._call(QueueDeclare(queue=name, passive=True))
+        assert isinstance(answer, commands.Queue.DeclareOk)
+        return answer.message_count or 0, answer.consumer_count or 0
+
+    async def _call(self, method: Frame) -> object:
+        """Send a method and return the reply.
+
+        :raises ValueError: if the method cannot be encoded, or does not fit into one frame.
+        """
         try:
             # Channel numbers have a fixed width, so that any of them gives the size.
             size = len(marshal(method, 1))
         except TypeError as error:
-            raise ValueError(f"its arguments cannot be encoded: {error}") from error
+            raise ValueError(f"it cannot be encoded: {error}") from error
         if 0 < self._frame_max < size:
             raise ValueError(
                 f"with its arguments it takes {size} bytes, and a frame of this broker holds at most {self._frame_max}"
             )
+        return await self._channel.rpc(method, timeout=self._timeout)

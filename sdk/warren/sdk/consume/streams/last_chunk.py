@@ -50,9 +50,7 @@ async def read_last_chunk(session: Session, stream: str, empty_seconds: float) -
     waiting = asyncio.ensure_future(any_arrived.wait())
     try:
         with translate_errors(f"cannot read stream {stream!r}"):
-            declared = await channel.run(
-                channel.methods.queue_declare(stream, passive=True, timeout=ANSWER_SECONDS)
-            )
+            ready, _ = await channel.run(channel.topology(ANSWER_SECONDS).check_queue(stream))
             tag = await channel.run(
                 channel.consume(
                     stream,
@@ -62,7 +60,7 @@ async def read_last_chunk(session: Session, stream: str, empty_seconds: float) -
                     timeout=ANSWER_SECONDS,
                 )
             )
-            seconds = None if declared.message_count else empty_seconds
+            seconds = None if ready else empty_seconds
             await asyncio.wait(
                 (waiting, channel.consumer_ended), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
             )

@@ -135,10 +135,10 @@ class ReaderLease:
 
     async def is_taken(self) -> bool:
         """Return whether another process waits for the lease or has it, and this one does not."""
-        declare = self._channel.methods.queue_declare(self._queue, passive=True, timeout=ANSWER_SECONDS)
+        check = self._channel.topology(ANSWER_SECONDS).check_queue(self._queue)
         with translate_errors(f"cannot check queue {self._queue!r}"):
-            answer = await self._channel.run(declare)
-        return (answer.consumer_count or 0) > 1 and not self.chosen
+            _, consumers = await self._channel.run(check)
+        return consumers > 1 and not self.chosen
 
     async def acquire(self) -> None:
         """Wait until this process is the active reader, and load the stored position.

@@ -9,6 +9,7 @@ other process makes it again for a later stream.
 
 from __future__ import annotations
 
+from typing import Final
 from uuid import uuid4
 
 from warren.sdk.errors import TopologyMismatch
@@ -16,6 +17,7 @@ from warren.sdk.transport.error_translation import translate_errors
 from warren.sdk.transport.session import Session
 
 ANSWER_SECONDS = 30.0
+MARK: Final = {"type": "fanout", "durable": True, "auto_delete": True, "internal": True}
 
 
 async def mark_stream(session: Session, stream: str, reader: str) -> str:
@@ -29,17 +31,9 @@ async def mark_stream(session: Session, stream: str, reader: str) -> str:
     channel = await session.channel()
     try:
         with translate_errors(f"cannot mark stream {stream!r} with exchange {mark!r}"):
-            await channel.run(
-                channel.methods.exchange_declare(
-                    mark,
-                    exchange_type="fanout",
-                    durable=True,
-                    auto_delete=True,
-                    internal=True,
-                    timeout=ANSWER_SECONDS,
-                )
-            )
-            await channel.run(channel.methods.queue_bind(stream, mark, timeout=ANSWER_SECONDS))
+            topology = channel.topology(ANSWER_SECONDS)
+            await channel.run(topology.declare_exchange(mark, MARK, {}))
+            await channel.run(topology.bind_queue(stream, mark, "", {}))
     finally:
         channel.close_in_background()
     return mark
@@ -53,7 +47,7 @@ async def has_mark(session: Session, mark: str) -> bool:
     channel = await session.channel()
     try:
         with translate_errors(f"cannot check exchange {mark!r}"):
-            await channel.run(channel.methods.exchange_declare(mark, passive=True, timeout=ANSWER_SECONDS))
+            await channel.run(channel.topology(ANSWER_SECONDS).check_exchange(mark))
     except TopologyMismatch as error:
         if error.reply_code == 404:
             return False
