@@ -100,7 +100,7 @@ class Partitions:
         """Publish into the partition of the message's key.
 
         :param options: `message_id=`, `headers=` and the like, as for `app.publish`.
-        :raises ConfigError: the message's class does not use this exchange.
+        :raises ConfigError: the message's class does not use this exchange, or the message has no key.
         :raises PublishError: the broker did not confirm the message, because it was refused or unroutable, or no
             confirm arrived in time.
         """
@@ -111,6 +111,10 @@ class Partitions:
                 f" class {type(message).__name__}(Event, exchange=partitions.exchange)"
             )
         key = self._key(message)
+        if not isinstance(key, str):
+            raise ConfigError(
+                f"{type(message).__name__}: the key function of these partitions returned {key!r}, and must return a text"
+            )
         routing_key = key if self._by_broker else str(self.partition(key))
         await app.publish(message, exchange=self.exchange.name, key=routing_key, **options)
 

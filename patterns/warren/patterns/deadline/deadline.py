@@ -174,7 +174,7 @@ class Deadline:
         changes nothing. A key that was completed before its start stays completed.
 
         :param at: time from which `after` counts. If the due time is already past, the deadline expires at once.
-        :raises ConfigError: the Deadline belongs to no App, or `at` has no time zone.
+        :raises ConfigError: the Deadline belongs to no App, `at` has no time zone, or the key is empty or no text.
         :raises StoreUnavailable: it is unknown whether the deadline was started; start it again.
         :raises PublishError: the due message may not be in the broker; start the deadline again.
         """
@@ -337,6 +337,8 @@ class Deadline:
         await app.publish(self._due(key=key, due_ms=until_ms if due_ms is None else due_ms), key=queue)
 
     def _key(self, key: str) -> str:
+        if key == "":
+            raise ConfigError(f"deadline {self.name}: the key is empty")
         return record_key("deadline", self.name, key)
 
     def _now_ms(self) -> int:

@@ -18,13 +18,13 @@ from warren.patterns.delay.rules import ArrivalDecision, Cancellation, DelayedMe
 from warren.patterns.delay.strategy import DelayStrategy, EntryPoint
 from warren.patterns.delay.wait_queues import redelivery_headers, wait_queue
 from warren.patterns.stores import (
-    KEY_BYTES,
     ListingStore,
     RuleResult,
     StoreReference,
     StoreUnavailable,
     apply_rule,
     apply_rule_with_retry,
+    listed_key,
     record_key,
 )
 from warren.sdk import (
@@ -241,6 +241,7 @@ class Delay:
         the store says that it is cancelled, and it is dropped when it is due. The outcomes `CANCELLED` and `TOO_LATE`
         are both final.
 
+        :raises ConfigError: the key is empty, too long, or no text.
         :raises StoreUnavailable: it is unknown whether the message is cancelled; cancel again.
         """
         return await self._decide(cancel_key, rules.cancel)
@@ -434,11 +435,7 @@ class Delay:
         patience: float = PATIENCE,
     ) -> Answer:
         store = self._required_store()
-        key = record_key("delay", self.name, cancel_key)
-        if not key.endswith(cancel_key):
-            raise ConfigError(
-                f"the cancel_key {cancel_key[:40]!r}... is too long: with the name it may have {KEY_BYTES} bytes"
-            )
+        key = listed_key("delay", self.name, cancel_key)
 
         def rule_now(record: bytes | None) -> RuleResult[Answer]:
             return partial(rule, record, *values)(now_ms=self._now_ms(), keep_ms=self._keep_ms)

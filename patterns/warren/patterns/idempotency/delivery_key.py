@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from warren.patterns.message_keys import key_text
 from warren.patterns.stores import record_key
 from warren.sdk import DeadLetter, Delivery
 
@@ -14,10 +15,13 @@ def idempotency_key(key: Callable[[Any], str] | None, message: Any, delivery: De
 
     It contains the queue and the result of the function `key` for the message, or without this function the message id.
 
-    :raises DeadLetter: there is neither a function `key` nor a message id.
+    :raises DeadLetter: there is neither a function `key` nor a message id, or the function returns None or an empty text.
     """
-    own = delivery.message_id if key is None else key(message)
-    if not own:
+    if key is not None:
+        own = key_text(key(message), "once", "key function's result")
+    elif delivery.message_id:
+        own = delivery.message_id
+    else:
         raise DeadLetter(
             "once: the message has no message_id; publish it with one, or give Once a key function"
         )

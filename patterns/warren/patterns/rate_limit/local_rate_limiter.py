@@ -29,6 +29,7 @@ class LocalRateLimiter:
         self._rate = Rate(count, duration(per, "LocalRateLimiter: per"), count if burst is None else burst)
         self._clock: Clock = SystemClock()
         self._full_at: dict[str, int] = {}
+        self._most_entries = MAX_KEYS
 
     async def reserve(self, key: str = "", *, cost: int = 1, within: Duration) -> timedelta:
         """Reserve `cost` tokens if all of them become available within the time `within`, and return the time until
@@ -46,9 +47,10 @@ class LocalRateLimiter:
         if not taken:
             raise RateLimitExceeded(key, wait * MICROSECOND)
         self._full_at[key] = full
-        if len(self._full_at) > MAX_KEYS:
-            # A full bucket needs no entry.
+        if len(self._full_at) > self._most_entries:
+            # A full bucket needs no entry. The limit grows with the others, so that this is rare however many there are.
             self._full_at = {known: at for known, at in self._full_at.items() if at > now_us}
+            self._most_entries = max(MAX_KEYS, 2 * len(self._full_at))
         return wait * MICROSECOND
 
     async def acquire(self, key: str = "", *, cost: int = 1, within: Duration = FOREVER) -> None:

@@ -20,7 +20,7 @@ from warren.patterns.argument_checks import check_function, check_object
 from warren.patterns.delay import wait_queue
 from warren.patterns.rate_limit.rate_limiter import RateLimiter, RateLimitExceeded
 from warren.patterns.stores import StoreUnavailable
-from warren.sdk import App, Clock, ConfigError, Delivery, SystemClock
+from warren.sdk import App, Clock, ConfigError, DeadLetter, Delivery, SystemClock
 from warren.sdk.extend import Duration, duration
 
 log: logging.Logger = logging.getLogger("warren.patterns")
@@ -114,9 +114,7 @@ class RateLimit:
             await call_next(delivery)
             return
         try:
-            rest = await self._limiter.reserve(
-                "" if self._key is None else self._key(delivery), within=self._wait
-            )
+            rest = await self._limiter.reserve(self._key_of(delivery), within=self._wait)
         except RateLimitExceeded:
             self.statistics.delayed += 1
             await self._delay(delivery)
@@ -135,6 +133,16 @@ class RateLimit:
             await self._clock.sleep(rest.total_seconds())
         self.statistics.passed += 1
         await call_next(delivery)
+
+    def _key_of(self, delivery: Delivery) -> str:
+        if self._key is None:
+            return ""
+        key = self._key(delivery)
+        if not isinstance(key, str):
+            raise DeadLetter(
+                f"the rate limit of queue {delivery.queue}: the key of the message is {key!r}, not a text"
+            )
+        return key
 
     async def _delay(self, delivery: Delivery) -> None:
         if self._app is None:

@@ -434,7 +434,7 @@ class Resequencer:
         headers = delivery.headers
         key = headers.get(SEQUENCE_KEY) if self._key is None else self._key(message)
         number = headers.get(SEQUENCE) if self._number is None else self._number(message)
-        if not isinstance(key, str) or not isinstance(number, int) or isinstance(number, bool):
+        if not isinstance(key, str) or not key or not isinstance(number, int) or isinstance(number, bool):
             raise DeadLetter(
                 f"the message has no number: publish it with the headers {SEQUENCE_KEY} and {SEQUENCE} (see SequenceNumbers)"
             )

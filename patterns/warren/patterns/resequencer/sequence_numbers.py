@@ -7,6 +7,7 @@ from typing import Final
 
 from warren.patterns.argument_checks import check_store
 from warren.patterns.stores import RuleResult, Store, StoreReference, apply_rule, record_key
+from warren.sdk import ConfigError
 from warren.sdk.extend import Duration, duration
 
 SEQUENCE: Final = "warren-sequence"
@@ -36,8 +37,11 @@ class SequenceNumbers:
     async def next(self, key: str) -> dict[str, str | int]:
         """Return the headers with the key and its next number, for the next message of `key`.
 
+        :raises ConfigError: the key is empty, or no text.
         :raises StoreUnavailable: a number may have been used up; calling again then leaves a gap.
         """
+        if key == "":
+            raise ConfigError(f"numbers {self._name}: the key is empty")
         number = await apply_rule(self._store, self._record_key(key), self._count)
         return {SEQUENCE_KEY: key, SEQUENCE: number}
 

@@ -101,8 +101,7 @@ async def read_history(store: Store, name: str, key: str, *, now_ms: int) -> Sag
 
 
 async def read_histories(store: ListingStore, name: str, *, now_ms: int) -> AsyncIterator[SagaHistory]:
-    """Yield the histories of all sagas called `name`, in no order. Sagas with long keys are missing, because the store
-    has only a digest of such a key.
+    """Yield the histories of all sagas called `name`, in no order.
 
     :param now_ms: present time in milliseconds since the epoch; sagas whose `keep` is over are left out.
     :raises StoreUnavailable: the store did not answer.

@@ -30,6 +30,7 @@ from pydantic import BaseModel
 
 from warren.patterns.argument_checks import check_store
 from warren.patterns.delay import wait_queue
+from warren.patterns.message_keys import key_text
 from warren.patterns.saga.history import SagaHistory, read_history
 from warren.patterns.saga.rules import (
     TIMEOUT,
@@ -49,6 +50,7 @@ from warren.patterns.stores import (
     StoreUnavailable,
     apply_rule,
     apply_rule_with_retry,
+    listed_key,
     record_key,
 )
 from warren.sdk import (
@@ -352,6 +354,12 @@ class Saga(Generic[Data]):
             )
         key = self._instance_key(message)
         begin = self._starts.get(kind)
+        if begin is not None:
+            # One with a longer key goes on if it was started by an older version.
+            try:
+                listed_key("saga", self.name, key)
+            except ConfigError as error:
+                raise DeadLetter(str(error)) from error
         rule = partial(
             self._rules.arrive,
             kind=kind,
@@ -487,7 +495,10 @@ class Saga(Generic[Data]):
 
     def _instance_key(self, message: Message) -> str:
         key = self._received[message.wire_type][1]
-        return str(getattr(message, key) if isinstance(key, str) else key(message))
+        owner = f"saga {self.name}"
+        if isinstance(key, str):
+            return key_text(getattr(message, key), owner, f"field {key!r}")
+        return key_text(key(message), owner, "key function's result")
 
     def _count(self, result: SagaResult, message: Message) -> None:
         counts = self.statistics

@@ -13,6 +13,7 @@ from warren.patterns.stores.store import (
     SwapResult,
     apply_rule,
     apply_rule_with_retry,
+    listed_key,
     record_key,
 )
 from warren.patterns.stores.store_override import StoreReference, override_store
@@ -31,6 +32,7 @@ __all__ = [
     "SwapResult",
     "apply_rule",
     "apply_rule_with_retry",
+    "listed_key",
     "override_store",
     "record_key",
 ]

@@ -14,7 +14,7 @@ from typing import ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote
 
 from warren.patterns.monotonic_time import monotonic_time
-from warren.sdk import Clock, WarrenError
+from warren.sdk import Clock, ConfigError, WarrenError
 from warren.sdk.extend import MessageOutcome
 
 Answer = TypeVar("Answer")
@@ -108,12 +108,32 @@ def record_key(pattern: str, owner: str, key: str) -> str:
     owner begin with `record_key(pattern, owner, "")`, by which a store can list them.
 
     Keys often come from messages, so their length is limited: a result above `KEY_BYTES` is replaced by the pattern and
-    a SHA-256 digest. Such records cannot be listed by owner.
+    a SHA-256 digest. Such records cannot be listed by owner; see `listed_key`.
+
+    :raises ConfigError: the key is no text, for example None: all that lacks a key would share one record.
     """
+    if not isinstance(key, str):
+        raise ConfigError(f"{pattern} {owner}: the key is {key!r}, and must be a text")
     whole = f"{pattern}:{quote(owner, safe='')}:{key}"
     if len(whole.encode()) <= KEY_BYTES:
         return whole
     return f"{pattern}:{hashlib.sha256(whole.encode()).hexdigest()}"
+
+
+def listed_key(pattern: str, owner: str, key: str) -> str:
+    """Return the key as `record_key` does, for a record that is found by listing those of its owner.
+
+    :raises ConfigError: the key is too long, or empty, or no text.
+    """
+    if key == "":
+        raise ConfigError(f"{pattern} {owner}: the key is empty")
+    whole, prefix = record_key(pattern, owner, key), record_key(pattern, owner, "")
+    if not whole.startswith(prefix):
+        room = max(0, KEY_BYTES - len(prefix))
+        raise ConfigError(
+            f"{pattern} {owner}: the key {key[:40]!r}... has {len(key.encode())} bytes; with this name at most {room} fit"
+        )
+    return whole
 
 
 async def apply_rule(
@@ -177,5 +197,6 @@ __all__ = [
     "SwapResult",
     "apply_rule",
     "apply_rule_with_retry",
+    "listed_key",
     "record_key",
 ]

@@ -34,6 +34,7 @@ from warren.patterns.stores import (
     StoreUnavailable,
     apply_rule,
     apply_rule_with_retry,
+    listed_key,
     record_key,
 )
 from warren.patterns.stores.store import ListingStore
@@ -162,6 +163,7 @@ class Timers:
         self._last_heartbeat = float("-inf")
         for schedule in self._schedules:
             self._type_of(schedule.message)
+            self._key(schedule.name)
 
     @property
     def is_leader(self) -> bool:
@@ -180,7 +182,7 @@ class Timers:
         Return False if a timer with the same schedule and message is there, which then continues, or was published
         within the last hour (or ever, for a timer from `schedules`).
 
-        :raises ConfigError: its message is not in `sends`.
+        :raises ConfigError: its message is not in `sends`, or its name is empty or too long.
         :raises StoreUnavailable: it is unknown whether the timer was stored; put it again.
         """
         return await self._put(schedule, standing=False)
@@ -450,7 +452,7 @@ class Timers:
         return kind
 
     def _key(self, name: str) -> str:
-        return record_key("timer", self.name, name)
+        return listed_key("timer", self.name, name)
 
     def _now_ms(self) -> int:
         return int(self._clock.now() * 1000)
