@@ -66,6 +66,11 @@ TIER ?= all
 test-compiled: .venv-compiled/.installed system-runtime
 	$(call timed,make test-compiled,.venv-compiled/bin/pytest -q $(PARALLEL) $(PYTEST_FLAGS) --tier $(TIER) -k "not rabbit" $(COMPILED_TESTS))
 
+# SDK and patterns on uvloop, the event loop of uvicorn[standard]
+.PHONY: test-uvloop
+test-uvloop: .venv/.tests system-runtime system-rabbitmq system-postgresql
+	$(call timed,make test-uvloop,.venv/bin/pytest -q $(PARALLEL) $(PYTEST_FLAGS) --event-loop uvloop tests/sdk tests/patterns)
+
 # Without what Windows lacks: SDK, test kit, store and embedded broker
 .PHONY: test-portable
 test-portable: .venv/.tests

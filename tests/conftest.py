@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import signal
 from collections.abc import Generator, Iterator
@@ -53,10 +54,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="3.10",
         help="version of the RabbitMQ that tests start, and that Warren is compared with",
     )
+    parser.addoption(
+        "--event-loop",
+        choices=["asyncio", "uvloop"],
+        default="asyncio",
+        help="event loop of the tests and of all that runs in their process",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     tiers.choose(config.getoption("--tier"))
+    if config.getoption("--event-loop") == "uvloop":
+        import uvloop
+
+        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     in_control_of_workers = bool(config.getoption("numprocesses", None)) and not hasattr(
         config, "workerinput"
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from warren.broker.connection.client_network import client_network
 
@@ -26,6 +26,16 @@ class Closable(Protocol):
     def abort(self) -> None: ...
 
 
+class Deadline(NamedTuple):
+    """Time of the loop until which the head of a request has to arrive on a connection, and the bytes that were unsent when
+    it was set.
+    """
+
+    transport: asyncio.WriteTransport
+    time: float
+    unsent: int
+
+
 class OpenConnections:
     """Connections of one HTTP server, those without a request in work in the order of their last activity.
 
@@ -38,11 +48,11 @@ class OpenConnections:
         self.head_seconds = head_seconds
         self._most = most
         self._most_of_address = max(most // 2, 1)
-        self._idle: dict[Closable | asyncio.BaseTransport, str] = {}
-        self._busy: dict[Closable | asyncio.BaseTransport, str] = {}
-        self._deadlines: dict[asyncio.BaseTransport, tuple[float, int]] = {}
-        """Times of the loop until which a head has to arrive, in ascending order, and the bytes that were unsent then."""
-        self._begun: set[asyncio.BaseTransport] = set()
+        self._idle: dict[Closable, str] = {}
+        self._busy: dict[Closable, str] = {}
+        self._deadlines: dict[Closable, Deadline] = {}
+        """Deadlines of the heads that have to arrive, in ascending order."""
+        self._begun: set[asyncio.WriteTransport] = set()
         """Transports on which the head of a request has arrived that has not got its response."""
         self._timer: asyncio.TimerHandle | None = None
 
@@ -67,7 +77,7 @@ class OpenConnections:
         self._idle[accepted] = network
         return True
 
-    def replace(self, accepted: Closable, transport: asyncio.BaseTransport) -> None:
+    def replace(self, accepted: Closable, transport: asyncio.WriteTransport) -> None:
         """Go on to count a connection by its transport, and close that if no request arrives in time."""
         network = self._idle.pop(accepted, None)
         if network is None:
@@ -83,17 +93,17 @@ class OpenConnections:
         """Count a connection no more that has got no transport."""
         self._idle.pop(accepted, None)
 
-    def begin(self, transport: asyncio.BaseTransport | None) -> None:
+    def begin(self, transport: asyncio.WriteTransport | None) -> None:
         """Count a connection as busy: its request has arrived completely."""
         if transport is not None:
             self._busy[transport] = self._idle.pop(transport, "")
 
-    def end(self, transport: asyncio.BaseTransport | None) -> None:
+    def end(self, transport: asyncio.WriteTransport | None) -> None:
         """Count a connection as idle again: the response to its request is known."""
         if transport is not None and transport in self._busy:
             self._idle[transport] = self._busy.pop(transport)
 
-    def await_request(self, transport: asyncio.BaseTransport | None) -> None:
+    def await_request(self, transport: asyncio.WriteTransport | None) -> None:
         """Close a connection if the head of a request does not arrive in time."""
         if transport is None:
             return
@@ -101,11 +111,12 @@ class OpenConnections:
         if transport.is_closing():
             return
         loop = asyncio.get_running_loop()
-        self._deadlines[transport] = loop.time() + self.head_seconds, _unsent(transport)
+        unsent = transport.get_write_buffer_size()
+        self._deadlines[transport] = Deadline(transport, loop.time() + self.head_seconds, unsent)
         if self._timer is None:
             self._timer = loop.call_later(self.head_seconds, self._close_overdue)
 
-    def begin_request(self, transport: asyncio.BaseTransport | None) -> None:
+    def begin_request(self, transport: asyncio.WriteTransport | None) -> None:
         """Do not close the connection for lack of a request any more: its head has arrived."""
         if transport is not None:
             self._begun.add(transport)
@@ -115,17 +126,17 @@ class OpenConnections:
         """Close the connections on which no request has begun in time, unless the client reads the last response."""
         loop = asyncio.get_running_loop()
         self._timer = None
-        for transport, (deadline, unsent_before) in list(self._deadlines.items()):
-            if deadline > loop.time():
-                self._timer = loop.call_at(deadline, self._close_overdue)
+        for transport, time, unsent_before in list(self._deadlines.values()):
+            if time > loop.time():
+                self._timer = loop.call_at(time, self._close_overdue)
                 return
             del self._deadlines[transport]
-            unsent = _unsent(transport)
+            unsent = transport.get_write_buffer_size()
             if not unsent:
                 transport.close()
             elif unsent < unsent_before:
                 self.await_request(transport)
-            elif isinstance(transport, asyncio.WriteTransport):
+            else:
                 transport.abort()
 
     def has_room(self) -> bool:
@@ -137,18 +148,11 @@ class OpenConnections:
         """Close the connection of an address that was active the longest ago, of those without a request in work."""
         found = next(each for each, of in self._idle.items() if of == network)
         del self._idle[found]
-        if isinstance(found, asyncio.BaseTransport):
-            self._deadlines.pop(found, None)
-        if not isinstance(found, asyncio.BaseTransport) or isinstance(found, asyncio.WriteTransport):
-            found.abort()
+        self._deadlines.pop(found, None)
+        found.abort()
 
     def _forget_closed(self) -> None:
         for found in (self._idle, self._busy):
             for transport in [each for each in found if each.is_closing()]:
                 del found[transport]
-                if isinstance(transport, asyncio.BaseTransport):
-                    self._deadlines.pop(transport, None)
-
-
-def _unsent(transport: asyncio.BaseTransport) -> int:
-    return transport.get_write_buffer_size() if isinstance(transport, asyncio.WriteTransport) else 0
+                self._deadlines.pop(transport, None)

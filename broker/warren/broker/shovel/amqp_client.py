@@ -9,7 +9,7 @@ import logging
 import ssl
 import struct
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 from warren.broker.access.internal_login import internal_login
 from warren.broker.access.login_chain import Login
@@ -258,11 +258,12 @@ class AmqpClient(asyncio.BufferedProtocol):
     # -- protocol of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
-        self._transport = transport
+        # The transports of uvloop have the methods of asyncio.Transport, but are no subclass.
+        stream = cast(asyncio.Transport, transport)
+        stream.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
+        self._transport = stream
         if self.ended.done():
-            transport.abort()
+            stream.abort()
 
     def get_buffer(self, sizehint: int) -> bytearray:
         return self._read_buffer

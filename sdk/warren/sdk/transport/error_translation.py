@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import re
 from collections.abc import Iterator
+from typing import Final
 
 import aiormq
 from aiormq.exceptions import AMQPError, ChannelClosed, ChannelInvalidStateError
@@ -22,6 +25,8 @@ __all__ = ["ChannelClosed", "error_text", "to_sdk_error", "translate_errors"]
 
 FOREIGN = (AMQPError, ChannelInvalidStateError, PAMQPException, OSError, EOFError, ValueError)
 """Errors of aiormq and of the socket. Others are errors of the program and are not translated."""
+REFUSED: Final = re.compile(rf"\b{errno.ECONNREFUSED}\b.*(?:Connect call failed|Connection refused)")
+"""Text of a refused connection: that of asyncio, for each address, or that of the operating system, on uvloop."""
 
 
 @contextlib.contextmanager
@@ -93,7 +98,7 @@ def to_sdk_error(what: str, error: BaseException) -> WarrenError:
             return TransportUnavailable(f"{what}: {error.args[-1]}", retryable=False)
         case TimeoutError():
             return TransportUnavailable(f"{what}: no answer in time")
-        case OSError() if "Connect call failed" in error_text(error):  # the text of asyncio, for each address
+        case OSError() if REFUSED.search(error_text(error)):
             return TransportUnavailable(
                 f"{what}: connection refused; no broker listens there (`warren broker` starts one)"
             )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from struct import Struct
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, cast, runtime_checkable
 
 from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
 from yarl import URL
 
-from warren.sdk.errors import TransportUnavailable
 from warren.sdk.logger import log
 from warren.wire.delivery_scanner import METHOD, DeliveryScanner, StreamError
 
@@ -179,11 +178,9 @@ class SocketFactory(TransportFactory):
     async def create(self, url: URL, **keywords: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         inner = TLSTransportFactory() if url.scheme == "amqps" else TCPTransportFactory()
         reader, self.writer = await inner.create(url, **keywords)
-        transport = self.writer.transport
-        assert isinstance(transport, asyncio.Transport)
-        stream = transport.get_protocol()
-        if not isinstance(stream, asyncio.Protocol):
-            raise TransportUnavailable("aiormq's stream cannot be shared", retryable=False)
+        # The transports of uvloop have the methods of asyncio.Transport, but are no subclass.
+        transport = cast(asyncio.Transport, self.writer.transport)
+        stream = cast(asyncio.Protocol, transport.get_protocol())
         self._dispatcher = FrameDispatcher(stream, transport, self.scanner)
         transport.set_protocol(self._dispatcher)
         return reader, self.writer

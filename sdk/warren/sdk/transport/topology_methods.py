@@ -96,7 +96,7 @@ class TopologyMethods:
             # Channel numbers have a fixed width, so that any of them gives the size.
             size = len(marshal(method, 1))
         except TypeError as error:
-            raise ValueError(f"it cannot be encoded: {error}") from error
+            raise ValueError(f"its arguments cannot be encoded: {error}") from error
         if 0 < self._frame_max < size:
             raise ValueError(
                 f"with its arguments it takes {size} bytes, and a frame of this broker holds at most {self._frame_max}"
