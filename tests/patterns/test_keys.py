@@ -120,7 +120,7 @@ async def test_a_rate_limit_refuses_a_message_whose_key_is_none(new_app: NewApp,
 
 
 async def test_partitions_refuse_a_message_whose_key_is_none(new_app: NewApp, name: str) -> None:
-    partitions = Partitions(name, 2, key=lambda message: message.customer)  # type: ignore[attr-defined]
+    partitions = Partitions(name, 2, key=lambda message: message.customer)
 
     class Placed(Event, exchange=partitions.exchange):
         customer: str | None

@@ -123,6 +123,11 @@ class Proxy:
             if writer.can_write_eof() and not writer.is_closing():
                 writer.write_eof()
 
+    def lead_to(self, target: str) -> None:
+        """Connect new connections to another server; the open ones go on, as after a change of a DNS name."""
+        parts = urlsplit(target)
+        self._host, self._target_port = parts.hostname or "127.0.0.1", parts.port or self._target_port
+
     def refuse(self) -> None:
         """Reset new connections at once until `accept`; the open ones go on."""
         self._refusing = True

@@ -134,6 +134,10 @@ class Once:
             log.warning("event=once.protection_skipped key=%s error=%s", key, error)
             self.statistics.unprotected += 1
             return await handler()
+        except asyncio.CancelledError:
+            # The request may be on its way to the store. Shielded: the key must not stay claimed for a whole lease.
+            await asyncio.shield(self._give_back(key, lambda record: rules.withdraw(record, owner)))
+            raise
         if isinstance(claim, Done):
             self.statistics.duplicates += 1
             return claim.result
@@ -181,17 +185,25 @@ class Once:
 
         # Most handlers end before the first renewal is due: a timer costs less than a task.
         timer = self._clock.call_at(self._clock.now() + self._lease_ms / 3000, renew)
+
+        def stop_renewing() -> None:
+            timer.cancel()
+            for task in renewing:
+                task.cancel()
+
         try:
             result = await handler()
         except BaseException:
             self.statistics.failed += 1
+            # A renewal that comes after the release would claim the key again.
+            stop_renewing()
             # Shielded: a shutdown that cancels the handler must not leave the key claimed for a whole lease.
-            await asyncio.shield(self._release(key, claimed))
+            give_back = self._give_back(
+                key, lambda record: rules.release(record, claimed), guess=claimed.record()
+            )
+            await asyncio.shield(give_back)
             raise
-        finally:
-            timer.cancel()
-            for task in renewing:
-                task.cancel()
+        stop_renewing()
         # The effect has happened: a shutdown must not cancel its record either.
         await asyncio.shield(self._finish(key, claimed, result))
         return result
@@ -208,11 +220,11 @@ class Once:
                 log.warning("event=once.renewal_failed key=%s error=%s", key, error)
             await self._clock.sleep(self._lease_ms / 3000)
 
-    async def _release(self, key: str, claimed: Claimed) -> None:
+    async def _give_back(
+        self, key: str, rule: Callable[[bytes | None], RuleResult[bool]], guess: bytes | None = None
+    ) -> None:
         try:
-            await apply_rule(
-                self._store, key, lambda record: rules.release(record, claimed), guess=claimed.record()
-            )
+            await apply_rule(self._store, key, rule, guess=guess)
         except StoreUnavailable as error:
             # The lease expires by itself; until then the next delivery waits.
             log.warning("event=once.release_failed key=%s error=%s", key, error)

@@ -134,6 +134,19 @@ def release(record: bytes | None, claimed: Claimed) -> RuleResult[bool]:
     return RuleResult(None, True)
 
 
+def withdraw(record: bytes | None, owner: str) -> RuleResult[bool]:
+    """Compute the record after `owner` has given up its request for the claim, which it may have got. The result's `answer`
+    is True if it had the claim.
+
+    :param record: the key's stored record; None if it has none.
+    :param owner: id of the worker that asked.
+    """
+    held = _read(record)
+    if held is None or held.state is not _State.CLAIMED or held.owner != owner:
+        return RuleResult(record, False)
+    return RuleResult(None, True)
+
+
 class _State(StrEnum):
     CLAIMED = "claimed"
     DONE = "done"
@@ -169,4 +182,4 @@ def _write(record: _Record) -> bytes:
     return head.encode() + b"\n" + record.result
 
 
-__all__ = ["Busy", "Claimed", "Done", "claim", "finish", "release", "renew"]
+__all__ = ["Busy", "Claimed", "Done", "claim", "finish", "release", "renew", "withdraw"]

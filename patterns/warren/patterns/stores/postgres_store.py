@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -119,7 +120,7 @@ class PostgresStore:
                     yield key.decode(), record
                 rows = await connection.fetch(LIST.format(table=self._table, more=">"), rows[-1][0], start)
         except Exception as error:
-            raise StoreUnavailable(f"PostgreSQL at {mask_url(self._url)} did not answer: {error}") from error
+            raise _unavailable(mask_url(self._url), error) from error
         finally:
             if connection is not None:
                 connection.terminate()
@@ -152,7 +153,7 @@ class _LoopConnection:
     next request opens it again."""
 
     def __init__(self, url: str, name: str, table: str, timeout: float) -> None:
-        self.batcher = RequestBatcher(self._send, f"PostgreSQL at {name}")
+        self.batcher = RequestBatcher(self._send, partial(_unavailable, name), f"PostgreSQL at {name}")
         self._url = url
         self._table = table
         self._timeout = seconds(timeout, "PostgresStore: timeout", positive=True)
@@ -248,6 +249,15 @@ class _LoopConnection:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.terminate()
+
+
+def _unavailable(name: str, error: Exception) -> StoreUnavailable:
+    """Return the error for a request that failed: PostgreSQL refused it, or it is not known whether it was executed."""
+    from asyncpg import PostgresConnectionError, PostgresError
+
+    refused = isinstance(error, PostgresError) and not isinstance(error, PostgresConnectionError)
+    what = "refused a request" if refused else "did not answer"
+    return StoreUnavailable(f"PostgreSQL at {name} {what}: {error}")
 
 
 async def _connected(url: str, seconds: float) -> Connection:

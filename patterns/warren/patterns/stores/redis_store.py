@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit
@@ -96,7 +97,7 @@ class RedisStore:
                     if record is not None:
                         yield cast("bytes", key).decode()[len(self._prefix) :], cast("bytes", record)
         except (RedisError, OSError) as error:
-            raise StoreUnavailable(f"Redis at {mask_url(self._url)} did not answer: {error}") from error
+            raise _unavailable(mask_url(self._url), error) from error
         finally:
             await client.aclose()
 
@@ -114,15 +115,17 @@ class RedisStore:
     def _connect(self) -> Redis:
         from redis.asyncio import Redis
         from redis.asyncio.retry import Retry
-        from redis.backoff import ExponentialBackoff
+        from redis.backoff import NoBackoff
 
         return Redis.from_url(
             self._url,
             socket_timeout=self._timeout,
             socket_connect_timeout=self._timeout,
-            # One more attempt, for the connection that Redis closed while it was idle. Rules recognise their own earlier
-            # attempt, so a script whose answer was lost may run again.
-            retry=Retry(ExponentialBackoff(cap=0.1, base=0.01), 1),
+            # Not repeated: a script whose answer is lost may have run, and only the caller knows whether it may run again. A
+            # connection that was closed while it was idle is noticed before the next command; with notifications of
+            # maintenance, which protocol 3 turns on, redis-py 8 does not notice it.
+            protocol=2,
+            retry=Retry(NoBackoff(), 0),
         )
 
     async def __aenter__(self) -> RedisStore:
@@ -147,7 +150,7 @@ class _LoopConnection:
         self._client = client
         self._script = client.register_script(COMPARE_AND_SET)
         self._name = name
-        self.batcher = RequestBatcher(self._send, f"Redis at {name}")
+        self.batcher = RequestBatcher(self._send, partial(_unavailable, name), f"Redis at {name}")
 
     async def close(self) -> None:
         await self.batcher.finish()
@@ -159,13 +162,29 @@ class _LoopConnection:
         try:
             return await cast("Awaitable[object]", self._client.eval(script, 1, key, *arguments))
         except (RedisError, OSError) as error:
-            raise StoreUnavailable(f"Redis at {self._name} did not answer: {error}") from error
+            await self._leave_wrong_server([error])
+            raise _unavailable(self._name, error) from error
 
     async def _send(self, batch: list[Request]) -> list[SwapResult | Exception]:
         answers: list[SwapResult | Exception] = []
         for start in range(0, len(batch), BATCH):
-            answers += await self._send_script(batch[start : start + BATCH])
+            part = batch[start : start + BATCH]
+            try:
+                answers += await self._send_script(part)
+            except Exception as error:
+                # The answers to earlier parts are known.
+                answers += [error] * len(part)
+        await self._leave_wrong_server(answers)
         return answers
+
+    async def _leave_wrong_server(self, answers: Sequence[object]) -> None:
+        """Close the connections if an answer says that another server is the master now: after a failover, the address may
+        lead there, but open connections do not.
+        """
+        from redis.exceptions import ClusterDownError, MasterDownError, ReadOnlyError
+
+        if any(isinstance(answer, ReadOnlyError | MasterDownError | ClusterDownError) for answer in answers):
+            await self._client.connection_pool.disconnect(inuse_connections=False)
 
     async def _send_script(self, batch: list[Request]) -> list[SwapResult | Exception]:
         keys: list[bytes] = []
@@ -183,6 +202,14 @@ class _LoopConnection:
             refused[position] if position in refused else _swap(request, next(found))
             for position, request in enumerate(batch)
         ]
+
+
+def _unavailable(name: str, error: Exception) -> StoreUnavailable:
+    """Return the error for a request that failed: Redis refused it, or it is not known whether it was executed."""
+    from redis.exceptions import BusyLoadingError, ResponseError
+
+    what = "refused a request" if isinstance(error, ResponseError | BusyLoadingError) else "did not answer"
+    return StoreUnavailable(f"Redis at {name} {what}: {error}")
 
 
 def _swap(request: Request, answer: object) -> SwapResult | Exception:

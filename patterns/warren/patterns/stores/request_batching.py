@@ -28,14 +28,19 @@ class RequestBatcher:
     A busy process thus needs few round trips, and in an idle one a request is sent without waiting.
 
     :param send: sends a batch and returns, for each request, its result or the error.
-    :param name: name of the server, for error texts and the name of the task.
+    :param unavailable: returns the error for the caller of a request that failed with another error.
+    :param name: name of the server, for the name of the task.
     """
 
     def __init__(
-        self, send: Callable[[list[Request]], Awaitable[list[SwapResult | Exception]]], name: str
+        self,
+        send: Callable[[list[Request]], Awaitable[list[SwapResult | Exception]]],
+        unavailable: Callable[[Exception], StoreUnavailable],
+        name: str,
     ) -> None:
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._send_batch = send
+        self._unavailable = unavailable
         self._name = name
         self._waiting: list[tuple[Request, asyncio.Future[SwapResult]]] = []
         self._sender: asyncio.Task[None] | None = None
@@ -68,7 +73,7 @@ class RequestBatcher:
                 if future.done():  # Its caller was cancelled.
                     continue
                 if isinstance(answer, Exception):
-                    problem = StoreUnavailable(f"{self._name} did not answer: {answer}")
+                    problem = self._unavailable(answer)
                     problem.__cause__ = answer
                     future.set_exception(problem)
                 else:

@@ -21,8 +21,8 @@ Answer = TypeVar("Answer")
 
 
 class StoreUnavailable(WarrenError):
-    """The store did not answer in time, so the requested change may or may not have been made. The operation can be
-    retried."""
+    """The store did not answer in time, so the requested change may or may not have been made; or it refused the request for
+    now, as while it starts, recovers, or has no memory. The operation can be retried."""
 
     help_section: ClassVar[str] = "patterns"
     retryable: bool = True
