@@ -220,7 +220,7 @@ async def test_postgres_deletes_expired_records_in_several_sweeps(
     async with PostgresStore(postgres_url, table=table, timeout=PATIENCE) as store:
         await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS)
         assert len([key async for key, _ in store.records("")]) == 6
-        store._current_connection()._swept -= 60  # As a minute later.
+        store._connections.current()._swept -= 60  # As a minute later.
         await store.compare_and_set("k", None, None, keep_ms=0)
         for _ in range(2):
             await store.compare_and_set("k", None, None, keep_ms=0)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ import pytest
 
 from tests.sdk.conftest import MakeApp
 from tests.support.async_client import AsyncClient
+from tests.support.deletion import delete_queue
 from warren.sdk import App, Command, ConfigError, Queue, Request, TransportUnavailable, Unroutable
 
 
@@ -178,18 +180,59 @@ def test_an_interrupted_start_is_undone_and_another_one_begins() -> None:
             signal.signal(signal.SIGINT, default)
 
 
+FORK = """
+import asyncio, os, sys
+from warren.sdk import App, ConfigError, Queue
+
+app = App(sys.argv[1])
+app.declare(Queue(sys.argv[2]))
+
+def in_child():
+    try:
+        app.sync.publish(b"child", key=sys.argv[2], timeout=60)
+    except ConfigError as error:
+        assert "was forked: start it in each process" in str(error), error
+    else:
+        raise AssertionError("the run of the parent was used")
+    app.sync.close()
+    app.sync.publish(b"child", key=sys.argv[2], timeout=60)
+    app.sync.close()
+
+def fork():
+    child = os.fork()
+    if not child:
+        try:
+            in_child()
+            os._exit(0)
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+async def on_an_event_loop():
+    async with app:
+        await app.publish(b"parent", key=sys.argv[2])
+        await asyncio.to_thread(fork)
+        await app.publish(b"parent", key=sys.argv[2])
+
+if sys.argv[3] == "loop":
+    asyncio.run(on_an_event_loop())
+else:
+    with app.sync as sync:
+        sync.publish(b"parent", key=sys.argv[2])
+        fork()
+        sync.publish(b"parent", key=sys.argv[2])
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("started_by", ["loop", "sync"])
 async def test_a_forked_process_must_start_its_own_app(
-    make_app: MakeApp, name: str, monkeypatch: pytest.MonkeyPatch
+    amqp_url: str, amqp_client: AsyncClient, name: str, started_by: str
 ) -> None:
-    app = make_app()
-    app.declare(Queue(name))
-
-    def work() -> None:
-        with app.sync as sync:
-            with monkeypatch.context() as patched:
-                patched.setattr(os, "getpid", lambda: -1)
-                with pytest.raises(ConfigError, match="was forked: start it in each process"):
-                    sync.publish(b"1", key=name)
-            sync.publish(b"1", key=name)
-
-    await asyncio.to_thread(work)
+    arguments = [sys.executable, "-W", "ignore", "-c", FORK, amqp_url, name, started_by]
+    done = await asyncio.to_thread(subprocess.run, arguments, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert sorted(await amqp_client.drain(name)) == [b"child", b"parent", b"parent"]
+    await delete_queue(amqp_client.channel, name)

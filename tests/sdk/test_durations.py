@@ -14,7 +14,7 @@ import warren.patterns
 import warren.sdk
 from tests.sdk.conftest import MakeApp
 from warren.core.durations import parse_seconds
-from warren.patterns import LocalRateLimiter, Once, SequenceNumbers, SqliteStore, wait_queue
+from warren.patterns import LocalRateLimiter, MemoryStore, Once, SequenceNumbers, SqliteStore, wait_queue
 from warren.sdk import App, BatchError, Capture, CircuitBreaker, ConfigError, Queue, RetryLater
 from warren.sdk.extend import seconds
 from warren.testing import Warren
@@ -108,17 +108,17 @@ def test_an_option_that_is_longer_than_all_durations_is_refused(text: str) -> No
         (lambda: CircuitBreaker(pause="soon"), "CircuitBreaker: pause='soon' is no duration"),
         (lambda: Capture(within=0), "capture: within must be more than 0"),
         (
-            lambda: Once(SqliteStore(":memory:"), keep=float("nan")),
+            lambda: Once(MemoryStore(), keep=float("nan")),
             "Once: keep=nan is no duration: it must be finite",
         ),
         (
-            lambda: Once(SqliteStore(":memory:"), keep=10**400),
+            lambda: Once(MemoryStore(), keep=10**400),
             "Once: keep=1" + "0" * 36 + "... is too long: the longest is 999999999d",
         ),
         (lambda: LocalRateLimiter(1, per=-1), "LocalRateLimiter: per=-1 is no duration: it is negative"),
-        (lambda: SqliteStore(":memory:", timeout=0), "SqliteStore: timeout must be more than 0"),
+        (lambda: SqliteStore("orders.db", timeout=0), "SqliteStore: timeout must be more than 0"),
         (
-            lambda: SequenceNumbers("n", store=SqliteStore(":memory:"), keep="x" * 99),
+            lambda: SequenceNumbers("n", store=MemoryStore(), keep="x" * 99),
             "SequenceNumbers: keep='" + "x" * 36 + "... is no duration",
         ),
     ],

@@ -25,7 +25,6 @@ from warren.patterns import (
     RoutingSlips,
     Saga,
     SequenceNumbers,
-    SqliteStore,
     Store,
     Timers,
     TransactionalOnce,
@@ -160,8 +159,8 @@ def fault(**keywords: Any) -> object:
             " RedisStore('redis://HOST'), or once=NaturallyIdempotent; all are in warren.patterns",
         ),
         (
-            lambda: router().handle.batch(Ping, once=SqliteStore(":memory:")),
-            "once= takes an idempotency, not an object of the type SqliteStore: write once=Once(store), with a store such"
+            lambda: router().handle.batch(Ping, once=MemoryStore()),
+            "once= takes an idempotency, not an object of the type MemoryStore: write once=Once(store), with a store such"
             " as RedisStore('redis://HOST'), or once=NaturallyIdempotent; all are in warren.patterns",
         ),
         (lambda: app().handle(Ping, once=Once), "once=Once is a class: write once=Once(...)"),
@@ -232,7 +231,7 @@ def fault(**keywords: Any) -> object:
             "Partitions.handle takes the message class: write @partitions.handle(Happened) above happened",
         ),
         (
-            lambda: Resequencer("q", store=SqliteStore(":memory:")).handle(ping),
+            lambda: Resequencer("q", store=MemoryStore()).handle(ping),
             "Resequencer.handle takes the message class: write @resequencer.handle(Ping) above ping",
         ),
         (
@@ -240,7 +239,7 @@ def fault(**keywords: Any) -> object:
             "WorkQueue.handle takes the message class: write @work.handle(Ping) above ping",
         ),
         (
-            lambda: Saga("s", Ping, store=SqliteStore(":memory:"), key="key").starts(happened),  # type: ignore[type-var, arg-type]
+            lambda: Saga("s", Ping, store=MemoryStore(), key="key").starts(happened),  # type: ignore[type-var, arg-type]
             "Saga.starts takes the message class: write @saga.starts(Happened) above happened",
         ),
         (
@@ -467,7 +466,7 @@ FORMS = "write a timedelta, a number of seconds, or a text such as 250ms, 5s, 30
 
 @pytest.mark.parametrize("after", [30, "30s", timedelta(seconds=30), "1h30m", "250ms"])
 def test_a_deadline_takes_every_form_of_a_duration(after: Any) -> None:
-    Deadline("payment", after=after, signal=lambda key: Ping(), store=SqliteStore(":memory:"))
+    Deadline("payment", after=after, signal=lambda key: Ping(), store=MemoryStore())
 
 
 @pytest.mark.parametrize(
@@ -486,7 +485,7 @@ def test_a_deadline_takes_every_form_of_a_duration(after: Any) -> None:
 )
 def test_what_is_no_duration_is_refused(after: Any, text: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        Deadline("payment", after=after, signal=lambda key: Ping(), store=SqliteStore(":memory:"))
+        Deadline("payment", after=after, signal=lambda key: Ping(), store=MemoryStore())
     assert str(refused.value) == f"Deadline: after={text}"
 
 
@@ -506,7 +505,7 @@ async def test_an_unknown_reliability_is_refused(make_app: MakeApp, reliability:
     [
         lambda plain: RoutingSlips(steps=[Ping], ends=[]).step(Ping)(plain),
         lambda plain: RoutingSlips(steps=[Ping], ends=[]).step(Ping)(ping).compensate(plain),
-        lambda plain: Resequencer("q", store=SqliteStore(":memory:")).handle(Ping)(plain),
+        lambda plain: Resequencer("q", store=MemoryStore()).handle(Ping)(plain),
     ],
 )
 def test_a_pattern_that_calls_its_handlers_on_the_loop_refuses_plain_ones(

@@ -9,7 +9,7 @@ from warren.patterns.monotonic_time import monotonic_time
 from warren.patterns.rate_limit.rate_limiter import RateLimitExceeded
 from warren.patterns.rate_limit.rules import FOREVER, MICROSECOND, Rate, reserve_tokens
 from warren.sdk import Clock, SystemClock
-from warren.sdk.extend import Duration, duration
+from warren.sdk.extend import AppClock, Duration, duration
 
 MAX_KEYS: Final = 10_000
 """Number of buckets (one per key) above which the full ones are deleted. A deleted bucket loses nothing: it is created
@@ -28,6 +28,8 @@ class LocalRateLimiter:
     def __init__(self, count: int, *, per: Duration, burst: int | None = None) -> None:
         self._rate = Rate(count, duration(per, "LocalRateLimiter: per"), count if burst is None else burst)
         self._clock: Clock = SystemClock()
+        self._followed: Clock = self._clock
+        """The clock whose times `_full_at` has."""
         self._full_at: dict[str, int] = {}
         self._most_entries = MAX_KEYS
 
@@ -40,6 +42,11 @@ class LocalRateLimiter:
         :raises ConfigError: `cost` is below 1 or above the burst.
         """
         self._rate.check_cost(cost)
+        followed = self._clock.followed if isinstance(self._clock, AppClock) else self._clock
+        if followed is not self._followed:
+            # The times of another clock, such as that of an earlier test, mean nothing on this one.
+            self._followed = followed
+            self._full_at.clear()
         now_us = int(monotonic_time(self._clock) * 1_000_000)
         taken, wait, full = reserve_tokens(
             self._full_at.get(key, 0), now_us, self._rate, cost, duration(within, "within") // MICROSECOND

@@ -3,7 +3,6 @@ statement."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from functools import partial
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 
 from warren.core.errors import UsageError
 from warren.patterns.optional_packages import require_package
+from warren.patterns.stores.loop_connections import LoopConnections
 from warren.patterns.stores.request_batching import Request, RequestBatcher
 from warren.patterns.stores.store import StoreUnavailable, SwapResult
 from warren.patterns.stores.url_masking import mask_url
@@ -73,9 +73,10 @@ DELETE FROM {table} WHERE key IN
 class PostgresStore:
     """Store in a table of PostgreSQL, usable by every process that reaches the server.
 
-    Connects on first use, with one connection. Requests that arrive while PostgreSQL answers go out together as the
-    next statement, so many changes share one round trip and one commit. A change is durable when it is answered,
-    provided that the server's `synchronous_commit` is `on` (PostgreSQL documentation, "Write Ahead Log: Settings").
+    Connects on first use, with one connection for each event loop. Requests that arrive while PostgreSQL answers go out
+    together as the next statement, so many changes share one round trip and one commit. A change is durable when it is
+    answered, provided that the server's `synchronous_commit` is `on` (PostgreSQL documentation, "Write Ahead Log:
+    Settings").
 
     :param url: `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`; a password in it is never logged.
     :param table: table of the records, qualified with its schema unless that is the first of the user's search path. It
@@ -91,17 +92,19 @@ class PostgresStore:
         self._url = url
         self._table = ".".join('"{}"'.format(part.replace('"', '""')) for part in table.split("."))
         self._timeout = seconds(timeout, "PostgresStore: timeout", positive=True)
-        self._current: _LoopConnection | None = None
+        self._connections = LoopConnections(
+            lambda: _LoopConnection(url, mask_url(url), self._table, self._timeout)
+        )
 
     async def compare_and_set(
         self, key: str, expected: bytes | None, record: bytes | None, *, keep_ms: int
     ) -> SwapResult:
-        return await self._current_connection().batcher.submit(Request(key, expected, record, keep_ms))
+        return await self._connections.current().batcher.submit(Request(key, expected, record, keep_ms))
 
     async def close(self) -> None:
-        current, self._current = self._current, None
-        if current is not None:
-            await current.close()
+        connection = self._connections.remove_current()
+        if connection is not None:
+            await connection.close()
 
     async def records(self, prefix: str) -> AsyncIterator[tuple[str, bytes]]:
         """Yield all records whose key begins with `prefix`, ordered by key. A separate connection is used, so that
@@ -124,14 +127,6 @@ class PostgresStore:
         finally:
             if connection is not None:
                 connection.terminate()
-
-    def _current_connection(self) -> _LoopConnection:
-        current = self._current
-        if current is None or current.batcher.loop is not asyncio.get_running_loop():
-            current = self._current = _LoopConnection(
-                self._url, mask_url(self._url), self._table, self._timeout
-            )
-        return current
 
     async def __aenter__(self) -> PostgresStore:
         return self

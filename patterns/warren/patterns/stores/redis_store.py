@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from functools import partial
 from types import TracebackType
@@ -11,6 +10,7 @@ from urllib.parse import urlsplit
 
 from warren.core.errors import UsageError
 from warren.patterns.optional_packages import require_package
+from warren.patterns.stores.loop_connections import LoopConnections
 from warren.patterns.stores.request_batching import Request, RequestBatcher
 from warren.patterns.stores.store import StoreUnavailable, SwapResult
 from warren.patterns.stores.url_masking import mask_url
@@ -46,8 +46,8 @@ BATCH: Final = 100
 class RedisStore:
     """Store in Redis or Valkey (not in a cluster); a Lua script makes every change atomically.
 
-    Connects on first use, with one connection. Requests that arrive while Redis answers go out together as the next
-    call, so a busy process makes few calls.
+    Connects on first use, with one connection for each event loop. Requests that arrive while Redis answers go out together
+    as the next call, so a busy process makes few calls.
 
     Durability is that of Redis: with `appendonly yes` and `appendfsync everysec` a crash of Redis itself can lose its
     last second, with `appendfsync always` nothing; a failover to a replica can lose what was not yet replicated (Redis
@@ -65,12 +65,12 @@ class RedisStore:
         self._url = url
         self._prefix = prefix
         self._timeout = seconds(timeout, "RedisStore: timeout", positive=True)
-        self._connection: _LoopConnection | None = None
+        self._connections = LoopConnections(lambda: _LoopConnection(self._connect(), mask_url(url)))
 
     async def compare_and_set(
         self, key: str, expected: bytes | None, record: bytes | None, *, keep_ms: int
     ) -> SwapResult:
-        return await self._current_connection().batcher.submit(
+        return await self._connections.current().batcher.submit(
             Request(self._prefix + key, expected, record, keep_ms)
         )
 
@@ -80,7 +80,7 @@ class RedisStore:
 
         :raises StoreUnavailable: Redis did not answer; the script may or may not have run.
         """
-        return await self._current_connection().run(script, self._prefix + key, *arguments)
+        return await self._connections.current().run(script, self._prefix + key, *arguments)
 
     async def records(self, prefix: str) -> AsyncIterator[tuple[str, bytes]]:
         from redis.exceptions import RedisError
@@ -102,15 +102,9 @@ class RedisStore:
             await client.aclose()
 
     async def close(self) -> None:
-        connection, self._connection = self._connection, None
+        connection = self._connections.remove_current()
         if connection is not None:
             await connection.close()
-
-    def _current_connection(self) -> _LoopConnection:
-        connection = self._connection
-        if connection is None or connection.batcher.loop is not asyncio.get_running_loop():
-            connection = self._connection = _LoopConnection(self._connect(), mask_url(self._url))
-        return connection
 
     def _connect(self) -> Redis:
         from redis.asyncio import Redis

@@ -36,10 +36,15 @@ class SqliteStore:
 
     :param path: the database file; it is created if it is missing, its folder is not.
     :param timeout: seconds to wait while another process writes; after that `StoreUnavailable` is raised. Default 5.
-    :raises UsageError: the file cannot be opened, is not a store of Warren's, or has a newer format.
+    :raises UsageError: the file cannot be opened, is not a store of Warren's, or has a newer format; or it is `:memory:`.
     """
 
     def __init__(self, path: str | Path, *, timeout: Duration = 5.0) -> None:
+        if not str(path) or str(path) == ":memory:":
+            raise UsageError(
+                f"SqliteStore needs a file, not {str(path)!r}, whose records each connection would have of its own: use"
+                " MemoryStore() in tests"
+            )
         self._path = Path(path)
         self._timeout = seconds(timeout, "SqliteStore: timeout", positive=True)
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
@@ -52,7 +57,9 @@ class SqliteStore:
     ) -> SwapResult:
         loop = asyncio.get_running_loop()
         request = _Request(key, expected, record, keep_ms, loop, loop.create_future())
-        if self._worker is None:
+        if self._worker is None or not self._worker.is_alive():
+            # In a process that was forked there is no thread, and somebody may have held the lock of the queue.
+            self._requests = queue.SimpleQueue()
             self._worker = threading.Thread(
                 target=self._work, args=(self._requests,), name=f"warren {self._path.name}", daemon=True
             )
@@ -80,7 +87,7 @@ class SqliteStore:
 
     async def close(self) -> None:
         worker, self._worker = self._worker, None
-        if worker is None:
+        if worker is None or not worker.is_alive():
             return
         self._requests.put(None)
         # Requests from now on go to the next worker, not to the one that ends.

@@ -69,7 +69,7 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Release connections, threads and files. Idempotent; the next use opens the store again."""
+        """Release threads, files and the connections of the running event loop. Idempotent; the next use opens both."""
         ...
 
 

@@ -73,6 +73,9 @@ class Sync:
     consumers, on an event loop in a thread of its own; `close` or the end of the process stops it. `with app.sync as sync:`
     starts and stops it. Parameters and errors are those of the App's methods.
 
+    A process that was forked while the App ran cannot use that run: call `close` there first, and the next use starts the
+    App anew.
+
     :raises ConfigError: on the App's own event loop, where blocking would never end; and in a process that was forked
         after the start.
     """
@@ -81,9 +84,10 @@ class Sync:
         self._app = app
         self._lifecycle = lifecycle
         self._lock = threading.Lock()
+        self._process = os.getpid()
+        """The process that the lock and the thread belong to."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._process = 0
 
     def publish(
         self,
@@ -128,11 +132,12 @@ class Sync:
 
     def close(self) -> None:
         """Stop the App if this facade started it. It can be started again."""
+        self._leave_parent()
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
             atexit.unregister(self.close)
-            if loop is None or thread is None or self._process != os.getpid():
+            if loop is None or thread is None:
                 return
             try:
                 asyncio.run_coroutine_threadsafe(self._app.stop(), loop).result()
@@ -169,10 +174,9 @@ class Sync:
         """Return the event loop that the App runs on; start the App first if it does not run."""
         loop = self._lifecycle.loop
         if loop is None:
+            self._leave_parent()
             with self._lock:
                 loop = self._lifecycle.loop or self._start()
-        if self._process and self._process != os.getpid():
-            raise ConfigError("the App was started before this process was forked: start it in each process")
         with contextlib.suppress(RuntimeError):
             if asyncio.get_running_loop() is loop:
                 raise ConfigError("app.sync would wait for its own event loop: await the App's methods here")
@@ -206,6 +210,14 @@ class Sync:
             thread.join()
             loop.close()
             raise
-        self._loop, self._thread, self._process = loop, thread, os.getpid()
+        self._loop, self._thread = loop, thread
         atexit.register(self.close)
         return loop
+
+    def _leave_parent(self) -> None:
+        """In a process that was forked, forget the thread of the parent, and its lock, which it may have held."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._lock = threading.Lock()
+            self._loop = self._thread = None
+            self._lifecycle.leave_parent()

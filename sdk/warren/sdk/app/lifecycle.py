@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable
 
 from warren.sdk.app.lifespan import Hooks
@@ -28,6 +29,7 @@ class Lifecycle:
         self.return_callbacks: list[Callable[[Unroutable], object]] = []
         self.listeners: StateListeners = StateListeners()
         self._runtime: Runtime | None = None
+        self._of_parent: Runtime | None = None
         self._has_started = False
 
     async def start(
@@ -75,8 +77,24 @@ class Lifecycle:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop on which the App runs; None while it does not run."""
+        """The event loop on which the App runs; None while it does not run.
+
+        :raises ConfigError: if the App was started before this process was forked: the loop runs in the parent only.
+        """
+        if self._runs_in_parent:
+            raise ConfigError("the App was started before this process was forked: start it in each process")
         return None if self._runtime is None else self._runtime.loop
+
+    def leave_parent(self) -> None:
+        """Let the App start anew in a process that was forked while it ran; do nothing in the process that started it."""
+        if self._runs_in_parent:
+            # Kept: its end would close what belongs to the event loop of the parent.
+            self._of_parent = self._runtime
+            self._runtime = None
+
+    @property
+    def _runs_in_parent(self) -> bool:
+        return self._runtime is not None and self._runtime.process != os.getpid()
 
     @property
     def url(self) -> str | None:
@@ -106,6 +124,7 @@ class Lifecycle:
         :param action: the refused action for the error text, such as `include a component`.
         :raises ConfigError: if the App runs.
         """
+        self.leave_parent()
         if self._runtime is not None:
             raise ConfigError(f"the App runs already: {action} before it starts")
 
