@@ -71,6 +71,16 @@ test-compiled: .venv-compiled/.installed system-runtime
 test-uvloop: .venv/.tests system-runtime system-rabbitmq system-postgresql
 	$(call timed,make test-uvloop,.venv/bin/pytest -q $(PARALLEL) $(PYTEST_FLAGS) --event-loop uvloop tests/sdk tests/patterns)
 
+# Patterns on the oldest versions of the stores' clients that pyproject.toml allows
+.PHONY: test-oldest
+test-oldest: .venv/.oldest system-runtime system-rabbitmq system-postgresql
+	$(call timed,make test-oldest,PYTHONPATH="$(CURDIR)/.venv/oldest" .venv/bin/pytest -q $(PARALLEL) $(PYTEST_FLAGS) tests/patterns)
+
+.venv/.oldest: .venv/.tests tests/ci/oldest_versions.py
+	rm -rf .venv/oldest
+	.venv/bin/pip install $(PIP_FLAGS) --no-deps --target .venv/oldest $$(.venv/bin/python -m tests.ci.oldest_versions redis sql)
+	touch $@
+
 # Without what Windows lacks: SDK, test kit, store and embedded broker
 .PHONY: test-portable
 test-portable: .venv/.tests
