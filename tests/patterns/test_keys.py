@@ -51,12 +51,12 @@ async def reason_of_dead_letter(app: App, queue: str) -> str:
     ],
 )
 async def test_a_saga_refuses_a_message_without_a_usable_key(
-    new_app: NewApp, one_store: ListingStore, name: str, key: str | None, reason: str
+    new_app: NewApp, store: ListingStore, name: str, key: str | None, reason: str
 ) -> None:
     class Opened(Event, exchange=f"{name}.orders", key="opened"):
         order_id: str | None = None
 
-    saga = Saga(name, Order, store=one_store, key="order_id")
+    saga = Saga(name, Order, store=store, key="order_id")
 
     @saga.starts(Opened)
     def start(event: Opened) -> TransitionTo[Order]:
@@ -73,14 +73,14 @@ async def test_a_saga_refuses_a_message_without_a_usable_key(
 
 @pytest.mark.parametrize(("key", "refused"), [(None, "is None"), ("", "is empty"), (LONG, None)])
 async def test_once_takes_no_missing_key_for_a_key(
-    new_app: NewApp, one_store: ListingStore, name: str, key: str | None, refused: str | None
+    new_app: NewApp, store: ListingStore, name: str, key: str | None, refused: str | None
 ) -> None:
     class Charge(Command, queue=name):
         number: int
 
     app = new_app()
     charged: list[int] = []
-    once = Once(one_store, key=lambda message: key)  # type: ignore[arg-type,return-value]
+    once = Once(store, key=lambda message: key)  # type: ignore[arg-type,return-value]
 
     @app.handle(Charge, once=once, concurrency=1)
     async def charge(command: Charge) -> None:
@@ -150,21 +150,21 @@ def _timers(store: ListingStore, name: str, timer: str) -> Timers:
     ],
 )
 async def test_a_timer_whose_name_could_not_be_listed_is_refused(
-    one_store: ListingStore, set_name: str, timer: str, reason: str
+    store: ListingStore, set_name: str, timer: str, reason: str
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
-        _timers(one_store, set_name, timer)
+        _timers(store, set_name, timer)
 
 
 async def test_the_longest_name_of_a_timer_is_listed_and_fires(
-    new_app: NewApp, one_store: ListingStore, name: str
+    new_app: NewApp, store: ListingStore, name: str
 ) -> None:
     class Due(Command, queue=name): ...
 
     longest = "t" * 140
     set_name = name.ljust(256 - len(f"timer::{longest}"), "s")
     timers = Timers(
-        set_name, store=one_store, sends=[Due], schedules=[DateSchedule(longest, datetime.now(UTC), Due())]
+        set_name, store=store, sends=[Due], schedules=[DateSchedule(longest, datetime.now(UTC), Due())]
     )
     app = new_app()
     fired: list[Message] = []
@@ -184,7 +184,7 @@ async def test_the_longest_name_of_a_timer_is_listed_and_fires(
     ("key", "reason"), [(None, "the key is None, and must be a text"), ("", "the key is empty")]
 )
 async def test_a_deadline_and_a_delay_refuse_a_missing_key(
-    new_app: NewApp, one_store: ListingStore, name: str, key: Any, reason: str
+    new_app: NewApp, store: ListingStore, name: str, key: Any, reason: str
 ) -> None:
     class Unpaid(Command, queue=name):
         order_id: str
@@ -192,9 +192,9 @@ async def test_a_deadline_and_a_delay_refuse_a_missing_key(
     app = new_app()
     app.declare(Queue(name))
     deadline: Deadline = Deadline(
-        f"{name}.payment", after="30m", signal=lambda order: Unpaid(order_id=order), store=one_store
+        f"{name}.payment", after="30m", signal=lambda order: Unpaid(order_id=order), store=store
     )
-    delay = Delay(f"{name}.delay", store=one_store)
+    delay = Delay(f"{name}.delay", store=store)
     app.include(deadline)
     app.include(delay)
     async with app:
@@ -205,17 +205,17 @@ async def test_a_deadline_and_a_delay_refuse_a_missing_key(
         with pytest.raises(ConfigError, match=reason):
             await delay.cancel(key)
         with pytest.raises(ConfigError, match=reason):
-            await SequenceNumbers(name, store=one_store).next(key)
+            await SequenceNumbers(name, store=store).next(key)
 
 
-async def test_a_long_key_of_a_deadline_works(new_app: NewApp, one_store: ListingStore, name: str) -> None:
+async def test_a_long_key_of_a_deadline_works(new_app: NewApp, store: ListingStore, name: str) -> None:
     class Unpaid(Command, queue=name):
         order_id: str
 
     app = new_app()
     expired: list[str] = []
     deadline: Deadline = Deadline(
-        f"{name}.payment", after="1ms", signal=lambda order: Unpaid(order_id=order), store=one_store
+        f"{name}.payment", after="1ms", signal=lambda order: Unpaid(order_id=order), store=store
     )
     app.include(deadline)
 

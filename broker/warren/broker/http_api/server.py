@@ -17,12 +17,9 @@ from warren.broker.connection.acceptor import Acceptor, listening_sockets
 from warren.broker.connection.listen_address import Address
 from warren.broker.connection.tls import TlsContext
 from warren.broker.http_api.open_connections import OpenConnections
+from warren.broker.http_api.small_reads import SmallReads
 
 logger = logging.getLogger(__name__)
-
-READ_BYTES: Final = 64 * 1024
-"""Bytes that are read from a socket at a time. asyncio reads four times as much, and each byte of a body may be a chunk of
-its own, for which the HTTP library makes ten calls."""
 
 MANAGEMENT_LIBRARY: Final = "warren.broker.http_api.application"
 """Module that makes the application of the HTTP API."""
@@ -151,12 +148,11 @@ class HttpServer:
             assert server is not None
             with contextlib.suppress(OSError, TimeoutError):
                 transport, _ = await loop.connect_accepted_socket(
-                    server,
+                    lambda: SmallReads(server()),
                     accepted,
                     ssl=tls.context if tls is not None else None,
                     ssl_handshake_timeout=self._connections.head_seconds if tls is not None else None,
                 )
-                _limit_reads(transport)
                 self._connections.replace(opening, transport)
                 return
             accepted.close()
@@ -182,21 +178,6 @@ class HttpServer:
             return runner
         finally:
             self._starting = None
-
-
-def _limit_reads(transport: Any) -> None:
-    """Have a transport read READ_BYTES at a time: it has no public setting for that, in no version of Python.
-
-    What comes with the end of a TLS handshake is read with asyncio's buffer of 256 KiB before, once for each connection.
-    """
-    tls = getattr(transport, "_ssl_protocol", None)
-    if tls is None:
-        transport.max_size = READ_BYTES
-    else:
-        # It reads what fits into its buffer, and passes on at once what that contains.
-        tls.max_size = READ_BYTES
-        tls._ssl_buffer = bytearray(READ_BYTES)
-        tls._ssl_buffer_view = memoryview(tls._ssl_buffer)
 
 
 def _ignore() -> None:
