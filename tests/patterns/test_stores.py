@@ -10,6 +10,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from tests.patterns.conftest import PATIENCE, OpenStore
@@ -207,6 +208,28 @@ def store_expired_records(path: Path, count: int) -> None:
     with closing(sqlite3.connect(path)) as database, database:
         for n in range(count):
             database.execute("INSERT INTO records VALUES (?, ?, 0)", (f"old{n}", b"one"))
+
+
+async def test_a_dropped_table_of_postgres_is_created_again(postgres_url: str) -> None:
+    async with PostgresStore(postgres_url, table="dropped", timeout=PATIENCE) as store:
+        await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS)
+        connection = await asyncpg.connect(postgres_url)
+        await connection.execute("DROP TABLE dropped")
+        await connection.close()
+        assert (await store.compare_and_set("k", None, b"two", keep_ms=DAY_MS)).swapped
+        assert [item async for item in store.records("")] == [("k", b"two")]
+
+
+async def test_a_dropped_table_of_sqlite_is_created_again(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.sqlite"
+    async with SqliteStore(path) as store:
+        await store.compare_and_set("k", None, b"one", keep_ms=DAY_MS)
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute("DROP TABLE records")
+        with pytest.raises(StoreUnavailable, match="no such table"):
+            await store.compare_and_set("k", None, b"two", keep_ms=DAY_MS)
+        assert (await store.compare_and_set("k", None, b"two", keep_ms=DAY_MS)).swapped
+        assert [item async for item in store.records("")] == [("k", b"two")]
 
 
 async def test_postgres_deletes_expired_records_in_several_sweeps(

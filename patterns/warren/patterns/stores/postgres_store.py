@@ -60,13 +60,10 @@ FROM unnest($1::bytea[]) WITH ORDINALITY AS w (key, position) LEFT JOIN held h U
 ORDER BY w.position
 """
 READ: Final = "SELECT record FROM {table} WHERE key = $1"
-LIST: Final = (
-    "SELECT key, record FROM {table} WHERE key {more} $1 AND substr(key, 1, octet_length($2::bytea)) = $2 "
-    "ORDER BY key LIMIT 1000"
-)
+LIST: Final = "SELECT key, record FROM {table} WHERE key {more} $1 AND key < $2 ORDER BY key LIMIT 1000"
 SWEEP: Final = """
-DELETE FROM {table} WHERE key IN
-(SELECT key FROM {table} WHERE keep_until < now() ORDER BY keep_until LIMIT $1 FOR UPDATE SKIP LOCKED)
+DELETE FROM {table} WHERE key = ANY (ARRAY
+(SELECT key FROM {table} WHERE keep_until < now() ORDER BY keep_until LIMIT $1 FOR UPDATE SKIP LOCKED))
 """
 
 
@@ -113,15 +110,16 @@ class PostgresStore:
         :raises StoreUnavailable: PostgreSQL did not answer.
         """
         start = prefix.encode()
+        end = start + b"\xff"  # No byte of UTF-8 is that high.
         connection: Connection | None = None
         try:
             connection = await _connected(self._url, self._timeout)
             await _create_table(connection, self._table)
-            rows = await connection.fetch(LIST.format(table=self._table, more=">="), start, start)
+            rows = await connection.fetch(LIST.format(table=self._table, more=">="), start, end)
             while rows:
                 for key, record in rows:
                     yield key.decode(), record
-                rows = await connection.fetch(LIST.format(table=self._table, more=">"), rows[-1][0], start)
+                rows = await connection.fetch(LIST.format(table=self._table, more=">"), rows[-1][0], end)
         except Exception as error:
             raise _unavailable(mask_url(self._url), error) from error
         finally:
@@ -193,8 +191,11 @@ class _LoopConnection:
         return [answers[position] for position in range(len(batch))]
 
     async def _swap(self, keys: list[bytes], requests: list[Request]) -> list[SwapResult]:
+        from asyncpg import UndefinedTableError
+
         connection = await self._connected()
-        rows = await connection.fetch(
+        compare_and_set = partial(
+            connection.fetch,
             COMPARE_AND_SET.format(table=self._table),
             keys,
             [request.expected for request in requests],
@@ -202,6 +203,12 @@ class _LoopConnection:
             [request.keep_ms for request in requests],
             timeout=self._timeout,
         )
+        try:
+            rows = await compare_and_set()
+        except UndefinedTableError:
+            # Somebody has dropped the table.
+            await _create_table(connection, self._table)
+            rows = await compare_and_set()
         swaps = []
         for key, request, (current, inserted) in zip(keys, requests, rows, strict=True):
             if inserted or current == request.expected:

@@ -78,9 +78,11 @@ class SqliteStore:
         try:
             # A separate connection: readers and the writer do not wait for each other (SQLite, "Write-Ahead Logging").
             with closing(_open(self._path, self._timeout)) as database:
+                # One lower limit only: of two, SQLite may use the first for its search, and read all pages before again.
+                comparison, low = (">", after) if after else (">=", prefix)
                 return database.execute(
-                    "SELECT key, record FROM records WHERE key >= ? AND key < ? AND key > ? ORDER BY key LIMIT ?",
-                    (prefix, prefix + LAST_CHARACTER, after, BATCH),
+                    f"SELECT key, record FROM records WHERE key {comparison} ? AND key < ? ORDER BY key LIMIT ?",
+                    (low, prefix + LAST_CHARACTER, BATCH),
                 ).fetchall()
         except (sqlite3.Error, UsageError) as error:
             raise StoreUnavailable(f"the records of {self._path} cannot be read: {error}") from error
@@ -245,20 +247,24 @@ def _prepare(database: sqlite3.Connection, path: Path) -> None:
     database.execute("BEGIN IMMEDIATE")
     (application,) = database.execute("PRAGMA application_id").fetchone()
     (version,) = database.execute("PRAGMA user_version").fetchone()
-    if version == 0 and application == 0 and not database.execute("SELECT 1 FROM sqlite_schema").fetchone():
-        database.execute(
-            "CREATE TABLE records (key TEXT PRIMARY KEY, record BLOB NOT NULL, keep_until REAL NOT NULL) WITHOUT ROWID"
-        )
-        database.execute("CREATE INDEX records_by_keep_until ON records (keep_until)")
-        database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        database.execute(f"PRAGMA user_version = {FORMAT}")
-    elif application != APPLICATION_ID:
+    is_new = (
+        version == 0 and application == 0 and not database.execute("SELECT 1 FROM sqlite_schema").fetchone()
+    )
+    if not is_new and application != APPLICATION_ID:
         raise UsageError(f"{path} is a SQLite database, but not a store of Warren's: name a new file")
-    elif version != FORMAT:
+    if not is_new and version != FORMAT:
         raise UsageError(
             f"the store {path} has format {version}, but this version of Warren reads format {FORMAT}: use the"
             " version that wrote it"
         )
+    database.execute(
+        "CREATE TABLE IF NOT EXISTS records"
+        " (key TEXT PRIMARY KEY, record BLOB NOT NULL, keep_until REAL NOT NULL) WITHOUT ROWID"
+    )
+    database.execute("CREATE INDEX IF NOT EXISTS records_by_keep_until ON records (keep_until)")
+    if is_new:
+        database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        database.execute(f"PRAGMA user_version = {FORMAT}")
     database.execute("COMMIT")
 
 
