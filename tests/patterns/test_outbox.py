@@ -161,11 +161,11 @@ async def test_any_number_of_messages_may_be_refused(sessions: Sessions) -> None
     found = await outbox._tables.pending(
         10, excluded_keys=["b", *map(str, refused)], excluded_ids=[1, *refused]
     )
-    assert found == []
+    assert found.rows == []
     found = await outbox._tables.pending(
         10, excluded_keys=["b", *map(str, refused)], excluded_ids=refused[2:]
     )
-    assert [row.ordered_by for row in found] == ["a", None]
+    assert [row.ordered_by for row in found.rows] == ["a", None]
 
 
 async def test_more_messages_may_be_refused_than_have_a_retry_time_in_memory(

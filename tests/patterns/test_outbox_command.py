@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from sqlalchemy import event
 from sqlalchemy.exc import ProgrammingError
 
 from tests.patterns.sql_sessions import Sessions, open_sessions, sqlite_url
@@ -144,12 +145,13 @@ async def test_a_skipped_message_no_longer_holds_others_back(
 
 
 async def test_the_relay_works_without_the_right_to_create_the_table_of_refusals(
-    warren: Warren, database: Database, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    warren: Warren, database: Database, capsys: Capture
 ) -> None:
-    async def refuse(*_: object) -> None:
-        raise ProgrammingError("CREATE TABLE", None, Exception("permission denied"))
+    def refuse(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if "CREATE TABLE" in statement and "_refused" in statement:
+            raise ProgrammingError(statement, None, Exception("permission denied"))
 
-    monkeypatch.setattr("warren.patterns.outbox.refusals.create_tables", refuse)
+    event.listen(database.sessions.kw["bind"].sync_engine, "before_cursor_execute", refuse)
     shop = Shop(database)
     async with warren.running(shop.app):
         await shop.refuse_one(warren)

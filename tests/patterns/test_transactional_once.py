@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import async_sessionmaker
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from tests.patterns.faults.skewed_clock import SkewedClock
 from tests.patterns.slow_sqlite import SlowSqlite
@@ -143,6 +143,68 @@ async def test_expired_keys_are_deleted_in_several_sweeps(
     async with sessions() as session:
         kept = (await session.execute(once.table.select())).all()
     assert not [row for row in kept if row.key.startswith(b"old")]
+
+
+async def test_a_dropped_table_is_created_again(sessions: Sessions) -> None:
+    once = TransactionalOnce(sessions)
+    await once.run(None, delivery("a"), effect)
+    async with sessions.begin() as session:
+        await session.execute(text("DROP TABLE warren_once"))
+    await once.run(None, delivery("b"), effect)
+    await once.run(None, delivery("b"), effect)
+    assert await effects(sessions) == ["charged", "charged"]
+
+
+async def test_the_table_is_created_in_each_database(tmp_path: Path) -> None:
+    """The session factory of an application's tests is bound to one database after the other."""
+    sessions: Sessions = async_sessionmaker()
+    once = TransactionalOnce(sessions)
+
+    async def nothing() -> bytes:
+        return b"null"
+
+    for name in ("first", "second"):
+        engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/{name}.sqlite")
+        sessions.configure(bind=engine)
+        await once.run(None, delivery(), nothing)
+        await engine.dispose()
+    assert once.statistics.run == 2
+
+
+async def test_a_pool_of_one_connection_is_enough(tmp_path: Path) -> None:
+    engine = create_async_engine(sqlite_url(tmp_path), pool_size=1, max_overflow=0, pool_timeout=1)
+    once = TransactionalOnce(async_sessionmaker(engine))
+
+    async def nothing() -> bytes:
+        return b"null"
+
+    for key in ("a", "b", "a"):
+        await once.run(None, delivery(key), nothing)
+    await engine.dispose()
+    assert (once.statistics.run, once.statistics.duplicates) == (2, 1)
+
+
+async def test_an_engine_in_autocommit_gets_a_transaction(sessions: Sessions) -> None:
+    engine = sessions.kw["bind"].execution_options(isolation_level="AUTOCOMMIT")
+    once = TransactionalOnce(async_sessionmaker(engine))
+
+    async def fail() -> bytes:
+        await effect()
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        await once.run(None, delivery(), fail)
+    assert await effects(sessions) == []
+    await once.run(None, delivery(), effect)
+    assert await effects(sessions) == ["charged"]
+
+
+async def test_serializable_duplicates_wait_for_the_first(sessions: Sessions) -> None:
+    engine = sessions.kw["bind"].execution_options(isolation_level="SERIALIZABLE")
+    once = TransactionalOnce(async_sessionmaker(engine))
+    results = await asyncio.gather(*(once.run(None, delivery(), effect) for _ in range(6)))
+    assert set(results) == {b'"receipt"'}
+    assert await effects(sessions) == ["charged"]
 
 
 async def test_an_unavailable_database_raises_an_error_when_the_patience_ends() -> None:

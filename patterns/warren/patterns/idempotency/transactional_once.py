@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from warren.patterns.argument_checks import check_function, check_sessions
 from warren.patterns.idempotency.delivery_key import idempotency_key
 from warren.patterns.monotonic_time import monotonic_time
-from warren.patterns.sql_connections import open_connection
-from warren.patterns.sql_tables import create_tables, require_sqlalchemy, upsert
+from warren.patterns.sql_connections import open_connection, own_transaction
+from warren.patterns.sql_tables import CreatedTables, names_missing_table, require_sqlalchemy, upsert
 from warren.patterns.stores import StoreUnavailable
 from warren.patterns.stores.store import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
 from warren.sdk import App, Clock, ConfigError, Delivery, SystemClock
 from warren.sdk.extend import Duration, duration, seconds
 
 if TYPE_CHECKING:
-    from sqlalchemy import Executable, Table
+    from sqlalchemy import ColumnElement, Executable, Table
     from sqlalchemy.dialects.postgresql import Insert
     from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
@@ -128,7 +128,8 @@ class TransactionalOnce:
         self._patience = seconds(patience, "TransactionalOnce: patience")
         self._own_clock = clock
         self._clock: Clock = clock or SystemClock()
-        self._statements: _Statements | None = None
+        self._created = CreatedTables(sessions, self.table)
+        self._statements: dict[str, _Statements] = {}
         self._swept_ms = 0
 
     def register(self, app: App) -> None:
@@ -177,6 +178,9 @@ class TransactionalOnce:
                 return await self._claim(session, key)
             except (DBAPIError, OSError) as error:
                 await session.rollback()
+                if isinstance(error, DBAPIError) and names_missing_table(error):
+                    # Somebody has dropped the table.
+                    self._created.forget()
                 if monotonic_time(self._clock) + wait > give_up:
                     raise StoreUnavailable(f"the database did not answer to a claim: {error}") from error
             await self._clock.sleep(wait)
@@ -188,16 +192,19 @@ class TransactionalOnce:
 
         The database makes this wait until other transactions that have claimed the key have ended.
         """
-        if self._statements is None:
-            await create_tables(self._sessions, self.table)
-            self._statements = _Statements.of(self.table, upsert(session, self.table))
-        await open_connection(session)
+        # Before this session has a connection: the pool may have no other one.
+        await self._created.create()
+        connection = await open_connection(session)
+        statements = self._statements.get(connection.dialect.name)
+        if statements is None:
+            statements = _Statements.of(self.table, upsert(session, self.table))
+            self._statements[connection.dialect.name] = statements
         while True:
             now_ms = self._now_ms()
             values = {"key": key, "now_ms": now_ms, "until_ms": now_ms + self._keep_ms}
-            if (await session.execute(self._statements.claim, values)).first() is not None:
+            if (await session.execute(statements.claim, values)).first() is not None:
                 return None
-            found = await session.execute(self._statements.result, {"its_key": key})
+            found = await session.execute(statements.result, {"its_key": key})
             stored: bytes | None = found.scalar_one_or_none()
             if stored is not None:
                 return stored
@@ -223,21 +230,23 @@ class TransactionalOnce:
 
     async def _sweep(self) -> None:
         """Delete expired results in a separate transaction, if the last deletion was long enough ago."""
-        from sqlalchemy import delete, select
+        from sqlalchemy import any_, delete, func, select
 
         now_ms = self._now_ms()
         if now_ms - self._swept_ms < SWEEP_MS:
             return
         swept_ms, self._swept_ms = self._swept_ms, now_ms
         columns = self.table.c
-        old = select(columns.key).where(columns.keep_until_ms <= now_ms).limit(SWEEP_ROWS)
+        old = select(columns.key).where(columns.keep_until_ms <= now_ms)
+        old = old.order_by(columns.keep_until_ms).limit(SWEEP_ROWS).with_for_update(skip_locked=True)
         try:
-            async with self._sessions() as session:
-                await open_connection(session)
-                sweep = delete(self.table).where(columns.key.in_(old.with_for_update(skip_locked=True)))
-                swept = await session.execute(sweep.returning(columns.key))
-                full = len(swept.all()) == SWEEP_ROWS
-                await session.commit()
+            async with own_transaction(self._sessions) as session:
+                is_old: ColumnElement[bool] = columns.key.in_(old)
+                if session.get_bind().dialect.name == "postgresql":
+                    # As an array: PostgreSQL would join a subquery with the whole table.
+                    is_old = columns.key == any_(func.array(old.scalar_subquery()))
+                swept = await session.execute(delete(self.table).where(is_old))
+                full = swept.rowcount == SWEEP_ROWS  # type: ignore[attr-defined]
             if full:
                 # More rows have expired: the next message continues, so that they cannot accumulate.
                 self._swept_ms = swept_ms

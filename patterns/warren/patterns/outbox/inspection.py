@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from warren.core.errors import UsageError
-from warren.patterns.outbox.outbox_tables import OutboxTables, read_row
+from warren.patterns.outbox.outbox_tables import OutboxRow, OutboxTables, read_row
 from warren.patterns.outbox.refusals import Refusals
-from warren.patterns.sql_connections import open_connection
-from warren.patterns.sql_tables import require_sqlalchemy
+from warren.patterns.sql_connections import open_connection, own_transaction
+from warren.patterns.sql_tables import is_among, require_sqlalchemy
 from warren.patterns.stores.store import StoreUnavailable
 from warren.patterns.stores.url_masking import mask_url
 from warren.sdk import Outgoing
 
 if TYPE_CHECKING:
+    from sqlalchemy import Select
     from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 DRIVERS: Final = {
@@ -28,6 +29,8 @@ DRIVERS: Final = {
     "sqlite": "sqlite+aiosqlite",
 }
 """SQLAlchemy's dialect and driver for the schemes of URLs that name no driver."""
+PIECE_ROWS: Final = 500
+"""Largest number of messages that one statement reads."""
 
 
 class WaitingState(StrEnum):
@@ -70,8 +73,10 @@ class OutboxInspection:
 
     def __init__(self, sessions: async_sessionmaker[AsyncSession], table: str) -> None:
         self._sessions = sessions
-        self._messages = OutboxTables(sessions, table).messages
-        self._refused = Refusals(sessions, table, self._messages).table
+        self._tables = OutboxTables(sessions, table)
+        self._messages = self._tables.messages
+        self._refusals = Refusals(sessions, table, self._messages)
+        self._refused = self._refusals.table
         self._name = table
         self._has_refusals = False
 
@@ -96,35 +101,50 @@ class OutboxInspection:
 
     async def messages(self, limit: int) -> tuple[Sequence[WaitingMessage], int]:
         """Return the oldest waiting messages, at most `limit`, and the number of all."""
-        from sqlalchemy import func, select
+        from sqlalchemy import select
 
-        async with self._sessions() as session:
-            await open_connection(session)
-            total = (await session.execute(select(func.count()).select_from(self._messages))).scalar_one()
-        return await self._read(None, limit), int(total)
+        total = await self._tables.count()
+        number = self._messages.c.id
+        found: list[WaitingMessage] = []
+        refused_keys: set[str] = set()
+        while len(found) < limit:
+            size = min(PIECE_ROWS, limit - len(found))
+            wanted = select(self._messages).order_by(number).limit(size)
+            piece = await self._read(wanted.where(number > found[-1].id) if found else wanted, refused_keys)
+            found += piece
+            if len(piece) < size:
+                break
+        return found, total
 
     async def message(self, number: int) -> WaitingMessage | None:
         """Return the waiting message with this id; None if there is none."""
-        found = await self._read(number, 1)
-        return found[0] if found else None
+        from sqlalchemy import select
+
+        columns = self._refused.c
+        found = await self._read(select(self._messages).where(self._messages.c.id == number), set())
+        if not found:
+            return None
+        message = found[0]
+        if message.state is WaitingState.WAITING and message.ordered_by is not None and self._has_refusals:
+            earlier = select(columns.id).where(columns.ordered_by == message.ordered_by, columns.id < number)
+            async with own_transaction(self._sessions) as session:
+                holding = await session.execute(earlier.where(self._refusals.is_waiting()).limit(1))
+                if holding.first() is not None:
+                    return replace(message, state=WaitingState.HELD_BACK)
+        return message
 
     async def retry(self, number: int | None) -> int:
         """Ask the relay to try a refused message again at its next look at the table; return the number of messages.
 
         :param number: id of the message; None for all refused messages.
         """
-        from sqlalchemy import select, update
-
         if not self._has_refusals:
             return 0
-        columns = self._refused.c
-        request = update(self._refused).values(requested=1)
-        request = request.where(columns.id.in_(select(self._messages.c.id)))
-        if number is not None:
-            request = request.where(columns.id == number)
-        async with self._sessions.begin() as session:
-            await open_connection(session)
-            return len((await session.execute(request.returning(columns.id))).all())
+        return (
+            await self._refusals.request_all()
+            if number is None
+            else int(await self._refusals.request(number))
+        )
 
     async def skip(self, number: int) -> bool:
         """Delete a waiting message, so that it is not published, and those that it held back are; return whether it was
@@ -132,8 +152,7 @@ class OutboxInspection:
         from sqlalchemy import delete, update
 
         columns = self._messages.c
-        async with self._sessions.begin() as session:
-            await open_connection(session)
+        async with own_transaction(self._sessions) as session:
             gone = delete(self._messages).where(columns.id == number).returning(columns.id)
             found = (await session.execute(gone)).first() is not None
             if found and self._has_refusals:
@@ -142,46 +161,40 @@ class OutboxInspection:
                 await session.execute(refused.values(requested=1))
         return found
 
-    async def _read(self, number: int | None, limit: int) -> list[WaitingMessage]:
+    async def _read(self, wanted: Select[Any], refused_keys: set[str]) -> list[WaitingMessage]:
+        """Return the waiting messages that a query finds, in the order of their ids.
+
+        :param refused_keys: ordering keys that have an earlier refused message; those of the messages found are added.
+        """
         from sqlalchemy import select
 
-        messages, refused = self._messages.c, self._refused.c
-        wanted = select(self._messages).order_by(messages.id).limit(limit)
-        if number is not None:
-            wanted = wanted.where(messages.id == number)
-        async with self._sessions() as session:
-            await open_connection(session)
+        refusals: dict[int, Any] = {}
+        async with own_transaction(self._sessions) as session:
             rows = [read_row(row) for row in (await session.execute(wanted)).mappings()]
-            refusals: dict[int, Mapping[str, Any]] = {}
-            holding: dict[str, int] = {}
-            if self._has_refusals:
-                joined = select(self._refused).join(self._messages, messages.id == refused.id)
-                for each in (await session.execute(joined)).mappings():
-                    refusals[each["id"]] = dict(each)
-                    if each["ordered_by"] is not None:
-                        holding[each["ordered_by"]] = each["id"]
+            if self._has_refusals and rows:
+                its = select(self._refused).where(
+                    is_among(session, self._refused.c.id, [row.id for row in rows])
+                )
+                refusals = {each["id"]: each for each in (await session.execute(its)).mappings()}
         found = []
         for row in rows:
-            refusal = refusals.get(row.id)
-            if refusal is not None:
-                state = WaitingState.REFUSED
-            elif row.ordered_by is not None and holding.get(row.ordered_by, row.id) < row.id:
-                state = WaitingState.HELD_BACK
-            else:
-                state = WaitingState.WAITING
-            found.append(
-                WaitingMessage(
-                    row.id,
-                    state,
-                    row.ordered_by,
-                    row.added_ms,
-                    row.outgoing,
-                    refusal["attempts"] if refusal else 0,
-                    refusal["error"] if refusal else "",
-                    refusal["retry_ms"] if refusal else None,
-                )
-            )
+            found.append(_waiting(row, refusals.get(row.id), row.ordered_by in refused_keys))
+            if row.id in refusals and row.ordered_by is not None:
+                refused_keys.add(row.ordered_by)
         return found
+
+
+def _waiting(row: OutboxRow, refusal: Any, is_held_back: bool) -> WaitingMessage:
+    message = WaitingMessage(row.id, WaitingState.WAITING, row.ordered_by, row.added_ms, row.outgoing)
+    if refusal is not None:
+        return replace(
+            message,
+            state=WaitingState.REFUSED,
+            attempts=refusal["attempts"],
+            error=refusal["error"],
+            retry_ms=refusal["retry_ms"],
+        )
+    return replace(message, state=WaitingState.HELD_BACK) if is_held_back else message
 
 
 @asynccontextmanager

@@ -31,6 +31,7 @@ from warren.patterns.idempotency import current_session
 from warren.patterns.outbox.outbox_tables import OutboxTables
 from warren.patterns.outbox.refusals import Refusals
 from warren.patterns.outbox.relay import OutboxStatistics, Relay
+from warren.patterns.sql_connections import is_autocommit
 from warren.patterns.sql_tables import require_sqlalchemy
 from warren.sdk import App, Clock, ConfigError, Message, PropertyOptions, SystemClock
 from warren.sdk.extend import Duration, duration, encode
@@ -134,7 +135,8 @@ class Outbox:
         **properties: Unpack[PropertyOptions],
     ) -> None:
         """Write `message` to the outbox in the session's transaction; it is published if and only if this transaction
-        commits.
+        commits. Only the session's own connection is used. If the table of messages is missing, it is created in the same
+        transaction.
 
         :param ordered_by: ordering key of the message; by default the result of the Outbox's function `ordered_by`.
         :param exchange: with `key`, `message_id` and `headers` as for `app.publish`.
@@ -155,7 +157,7 @@ class Outbox:
         )
         await self._tables.add(session, outgoing, ordered_by, int(now * 1000))
         self.statistics.added += 1
-        self._wake_after_commit(session)
+        await self._wake_after_commit(session)
 
     def publishes(
         self, function: Callable[Parameters, Awaitable[Message | Sequence[Message] | None]]
@@ -231,20 +233,27 @@ class Outbox:
                 await relay_task
             await relay.release()
 
-    def _wake_after_commit(self, session: AsyncSession) -> None:
+    async def _wake_after_commit(self, session: AsyncSession) -> None:
         """Arrange that this process's relay wakes up when the session's transaction has committed."""
         from sqlalchemy import event
 
-        if self._relay is None:
-            return
         if self not in session.info:
             # Once per session, which may commit often.
             event.listen(session.sync_session, "after_commit", self._committed)
         session.info[self] = True
+        if is_autocommit(await session.connection()):
+            self._wake_relay()
 
     def _committed(self, session: Session) -> None:
+        # SQLAlchemy also calls this for the release of a savepoint, which commits nothing.
+        if session.in_nested_transaction():
+            return
         added, session.info[self] = session.info.get(self), False
-        if added and self._relay is not None and self._loop is not None:
+        if added:
+            self._wake_relay()
+
+    def _wake_relay(self) -> None:
+        if self._relay is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(self._relay.wakeup.set)
 
     def _observe(self, _: metrics.CallbackOptions) -> Iterable[metrics.Observation]:

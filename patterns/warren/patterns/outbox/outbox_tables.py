@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from warren.patterns.sql_connections import open_connection
-from warren.patterns.sql_tables import create_tables, upsert
+from warren.patterns.sql_connections import own_transaction
+from warren.patterns.sql_tables import CreatedTables, is_among, upsert, value_rows
 from warren.sdk import ConfigError, Outgoing
 
 if TYPE_CHECKING:
-    from sqlalchemy import Column, ColumnElement, Select, Table
+    from sqlalchemy import ColumnElement, Select, Table
     from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 LEASE_ROW_ID = 1
 """Id of the only row in the table of the relay's lease."""
+SCAN_ROWS: Final = 50_000
+"""Largest number of rows that one statement reads in search of messages that may be published, or in order to count."""
 
 
 class OutboxRow(NamedTuple):
@@ -27,6 +29,18 @@ class OutboxRow(NamedTuple):
     outgoing: Outgoing
 
 
+class PendingMessages(NamedTuple):
+    """Result of a search for messages that may be published.
+
+    :ivar rows: the messages, in the order in which they were added.
+    :ivar held_back_up_to: id up to which all other messages wait for earlier ones; None if no message was found to wait,
+        or the search reached the end of the table.
+    """
+
+    rows: list[OutboxRow]
+    held_back_up_to: int | None = None
+
+
 class OutboxTables:
     """Access to the tables of messages and of the relay's lease, which are created on first use if they are missing."""
 
@@ -34,13 +48,15 @@ class OutboxTables:
         self.messages: Table = _messages(name)
         self.lease: Table = _lease(name)
         self.sessions: async_sessionmaker[AsyncSession] = sessions
-        self._created = False
+        self._created = CreatedTables(sessions, self.messages, self.lease)
 
     async def create(self) -> None:
-        """Create the tables if they are missing, unless this object has already done so."""
-        if not self._created:
-            await create_tables(self.sessions, self.messages, self.lease)
-            self._created = True
+        """Create the tables if they are missing, unless this object knows that they exist."""
+        await self._created.create()
+
+    def forget_created(self) -> None:
+        """Check at the next use whether the tables exist."""
+        self._created.forget()
 
     async def add(
         self, session: AsyncSession, outgoing: Outgoing, ordered_by: str | None, now_ms: int
@@ -65,9 +81,8 @@ class OutboxTables:
             raise ConfigError(
                 f"an outbox stores headers as JSON, which cannot represent one of these: {error}"
             ) from None
-        if not self._created:
-            await self._create_for(session)
-        await session.execute(
+        await self._created.execute(
+            session,
             self.messages.insert(),
             {
                 "ordered_by": ordered_by,
@@ -79,17 +94,6 @@ class OutboxTables:
             },
         )
 
-    async def _create_for(self, session: AsyncSession) -> None:
-        """Create missing tables before the session's transaction writes a message. In PostgreSQL this is a transaction
-        of its own. In SQLite the table of messages is created in the session's transaction, because that may already
-        hold the database's lock."""
-        from sqlalchemy.schema import CreateTable
-
-        if session.get_bind().dialect.name == "sqlite":
-            await session.execute(CreateTable(self.messages, if_not_exists=True))
-        else:
-            await self.create()
-
     async def pending(
         self,
         limit: int,
@@ -97,41 +101,106 @@ class OutboxTables:
         excluded_keys: Collection[str] = (),
         excluded_ids: Collection[int] = (),
         after: int = 0,
-    ) -> list[OutboxRow]:
-        """Return the oldest committed messages that are not excluded, for the relay to publish.
+    ) -> PendingMessages:
+        """Return the oldest committed messages that are not excluded, for the relay to publish. A statement reads at most
+        `SCAN_ROWS` rows, so that many excluded messages cost many short statements.
 
         :param limit: largest number of messages.
         :param excluded_keys: ordering keys whose messages wait for a retry.
         :param excluded_ids: ids of messages without an ordering key that wait for a retry.
         :param after: return only messages with a higher id. Messages of an ordering key that has a message with an id
-            up to `after` are left out, because that message must be published first.
+            up to `after` are left out, because that message must be published first. Only the first `limit` messages,
+            or the first `SCAN_ROWS` rows, are examined; the result says up to which id.
         """
-        from sqlalchemy import or_, select
+        from sqlalchemy import func, or_, select
 
         columns = self.messages.c
-        wanted = select(self.messages).order_by(columns.id).limit(limit)
-        async with self.sessions() as session:
-            await open_connection(session)
+        wanted = select(self.messages).order_by(columns.id)
+        async with own_transaction(self.sessions) as session:
             if excluded_keys:
-                keys = _values(session, columns.ordered_by, excluded_keys)
+                keys = value_rows(session, columns.ordered_by, excluded_keys)
                 wanted = wanted.where(or_(columns.ordered_by.is_(None), columns.ordered_by.not_in(keys)))
             if excluded_ids:
-                wanted = wanted.where(columns.id.not_in(_values(session, columns.id, excluded_ids)))
-            if after:
-                # Joined once: as a condition of each row, both databases would search it row by row.
-                earlier = self.messages.alias().c
-                skipped = select(earlier.ordered_by).where(earlier.id <= after).distinct().subquery()
-                wanted = wanted.outerjoin(skipped, skipped.c.ordered_by == columns.ordered_by)
-                wanted = wanted.where(columns.id > after, skipped.c.ordered_by.is_(None))
-            return [read_row(row) for row in (await session.execute(wanted)).mappings()]
+                wanted = wanted.where(columns.id.not_in(value_rows(session, columns.id, excluded_ids)))
+            if not (excluded_keys or excluded_ids or after):
+                return PendingMessages(await _read_rows(session, wanted.limit(limit)))
+            # Later messages are not considered: an earlier one with the same ordering key may have been committed since the
+            # search passed its id.
+            last: int | None = (await session.execute(select(func.max(columns.id)))).scalar_one()
+            rows: list[OutboxRow] = []
+            low = after
+            while last is not None and len(rows) < limit:
+                high = await self._piece_end(session, low, last)
+                piece = wanted.where(columns.id > low, columns.id <= high).limit(limit - len(rows))
+                found = await _read_rows(session, piece)
+                if after:
+                    end = found[-1].id if len(found) == limit else high
+                    return await self._without_held_back(session, found, after, end, last)
+                rows += found
+                if high == last:
+                    break
+                low = high
+            return PendingMessages(rows)
+
+    async def _piece_end(self, session: AsyncSession, low: int, last: int) -> int:
+        """Return the id of the last of the `SCAN_ROWS` rows after the id `low`, but at most `last`."""
+        from sqlalchemy import select
+
+        columns = self.messages.c
+        end = select(columns.id).where(columns.id > low).order_by(columns.id).offset(SCAN_ROWS - 1).limit(1)
+        found: int | None = (await session.execute(end)).scalar_one_or_none()
+        return last if found is None else min(found, last)
+
+    async def _without_held_back(
+        self, session: AsyncSession, found: list[OutboxRow], after: int, end: int, last: int
+    ) -> PendingMessages:
+        """Return those of the found messages whose ordering key has no message with an id up to `after`.
+
+        :param end: id up to which messages were searched.
+        :param last: highest id of the table.
+        """
+        from sqlalchemy import select
+
+        columns = self.messages.c
+        open_keys = {row.ordered_by for row in found if row.ordered_by is not None}
+        held_back: set[str | None] = set()
+        low = 0
+        while open_keys and low < after:
+            high = await self._piece_end(session, low, after)
+            keys = value_rows(session, columns.ordered_by, open_keys)
+            earlier = select(columns.ordered_by).where(columns.id > low, columns.id <= high)
+            earlier = earlier.where(columns.ordered_by.in_(keys)).distinct()
+            held_back.update((await session.execute(earlier)).scalars())
+            open_keys -= held_back
+            low = high
+        rows = [row for row in found if row.ordered_by not in held_back]
+        examined = end < last and (held_back or not found)
+        return PendingMessages(rows, end if examined else None)
+
+    async def count(self) -> int:
+        """Return the number of waiting messages."""
+        from sqlalchemy import func, select
+
+        columns = self.messages.c
+        total, low = 0, 0
+        while True:
+            piece = (
+                select(columns.id).where(columns.id > low).order_by(columns.id).limit(SCAN_ROWS).subquery()
+            )
+            async with own_transaction(self.sessions) as session:
+                counted = await session.execute(select(func.count(), func.max(piece.c.id)).select_from(piece))
+                number, highest = counted.one()
+            total += int(number)
+            if number < SCAN_ROWS:
+                return total
+            low = int(highest)
 
     async def delete(self, ids: Sequence[int]) -> None:
         """Delete the messages with these ids, which the relay has published."""
         from sqlalchemy import delete
 
-        async with self.sessions.begin() as session:
-            await open_connection(session)
-            await session.execute(delete(self.messages).where(self.messages.c.id.in_(ids)))
+        async with own_transaction(self.sessions) as session:
+            await session.execute(delete(self.messages).where(is_among(session, self.messages.c.id, ids)))
 
     async def oldest_ms(self) -> int | None:
         """Return the time at which the oldest waiting message was added, in milliseconds since the epoch; None if no
@@ -139,8 +208,7 @@ class OutboxTables:
         from sqlalchemy import select
 
         columns = self.messages.c
-        async with self.sessions() as session:
-            await open_connection(session)
+        async with own_transaction(self.sessions) as session:
             found = await session.execute(select(columns.added_ms).order_by(columns.id).limit(1))
             oldest: int | None = found.scalar_one_or_none()
             return oldest
@@ -153,8 +221,7 @@ class OutboxTables:
         :param lease_ms: time in milliseconds after which the lease ends unless it is renewed.
         """
         columns = self.lease.c
-        async with self.sessions.begin() as session:
-            await open_connection(session)
+        async with own_transaction(self.sessions) as session:
             now = _database_time_ms(session)
             until = now + lease_ms
             claim = upsert(session, self.lease).values(id=LEASE_ROW_ID, holder=holder, until_ms=until)
@@ -177,8 +244,7 @@ class OutboxTables:
         from sqlalchemy import update
 
         columns = self.lease.c
-        async with self.sessions.begin() as session:
-            await open_connection(session)
+        async with own_transaction(self.sessions) as session:
             until = _database_time_ms(session) + lease_ms
             renewal = update(self.lease).where(columns.holder == holder).values(until_ms=until)
             return (await session.execute(renewal.returning(columns.id))).first() is not None
@@ -188,8 +254,7 @@ class OutboxTables:
         from sqlalchemy import update
 
         columns = self.lease.c
-        async with self.sessions.begin() as session:
-            await open_connection(session)
+        async with own_transaction(self.sessions) as session:
             await session.execute(update(self.lease).where(columns.holder == holder).values(until_ms=0))
 
 
@@ -217,17 +282,8 @@ def _database_time_ms(session: AsyncSession) -> ColumnElement[int]:
     return literal_column(expression, BigInteger)
 
 
-def _values(session: AsyncSession, column: Column[Any], values: Collection[Any]) -> Select[tuple[Any]]:
-    """Return a query with the values as its rows, for use with `IN`. All values are passed as one array (PostgreSQL) or
-    JSON text (SQLite), because both databases limit the number of parameters of a statement.
-
-    :param column: column with which the values are compared; its type is the element type of the array.
-    """
-    from sqlalchemy import ARRAY, func, literal, select
-
-    if session.get_bind().dialect.name == "sqlite":
-        return select(func.json_each(json.dumps(list(values))).table_valued("value").c.value)
-    return select(func.unnest(literal(list(values), ARRAY(column.type))).column_valued())
+async def _read_rows(session: AsyncSession, wanted: Select[Any]) -> list[OutboxRow]:
+    return [read_row(row) for row in (await session.execute(wanted)).mappings()]
 
 
 def _messages(name: str) -> Table:
@@ -263,4 +319,4 @@ def _lease(name: str) -> Table:
     )
 
 
-__all__ = ["OutboxRow", "OutboxTables", "read_row"]
+__all__ = ["OutboxRow", "OutboxTables", "PendingMessages", "read_row"]

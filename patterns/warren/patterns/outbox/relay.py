@@ -112,6 +112,7 @@ class Relay:
 
     async def run(self, app: App) -> None:
         """Publish messages until cancelled. While the database or the broker fails, wait and retry."""
+        self._refusals.begin()
         while True:
             failed = True
             try:
@@ -129,12 +130,15 @@ class Relay:
                 log.warning(
                     "event=outbox.relay_interrupted table=%s error=%s", self._tables.messages.name, error
                 )
+                # The error may be that somebody has dropped a table.
+                self._tables.forget_created()
+                self._refusals.forget_created()
             finally:
                 self._statistics.relaying = self._working = False
             if failed:
-                await app.clock.sleep(ERROR_PAUSE_SECONDS)
+                await _sleep(app.clock, ERROR_PAUSE_SECONDS, self._begin_work, polls=False)
             else:
-                await _sleep_until_poll(app.clock, min(self._poll, self._lease_ms / 3000), self._begin_work)
+                await _sleep(app.clock, min(self._poll, self._lease_ms / 3000), self._begin_work, polls=True)
 
     async def release(self) -> None:
         """Release the lease, so that another process can become the relay without waiting for its expiry. If the
@@ -186,7 +190,7 @@ class Relay:
 
     async def _renew(self, clock: Clock) -> None:
         while True:
-            await _sleep_until_poll(clock, self._lease_ms / 3000, self._begin_renewal)
+            await _sleep(clock, self._lease_ms / 3000, self._begin_renewal, polls=True)
             try:
                 if not await self._request_lease(clock, self._tables.renew_lease):
                     raise _LeaseLost
@@ -201,9 +205,9 @@ class Relay:
 
     async def _relay(self, app: App) -> None:
         found = False
-        await self._refusals.forget_missing()
         while True:
             self.wakeup.clear()
+            more_to_check = await self._refusals.forget_missing()
             if self._retry_times or self._skipped_up_to:
                 await self._drop_requested_waits()
             is_late = monotonic_time(app.clock) >= self._may_write_until
@@ -212,24 +216,25 @@ class Relay:
                 raise _LeaseLost
             now = monotonic_time(app.clock)
             off = [name for name, (until, _) in self._retry_times.items() if until > now]
-            rows = await self._tables.pending(
+            rows, held_back_up_to = await self._tables.pending(
                 BATCH,
                 excluded_keys=[name for name in off if isinstance(name, str)],
                 excluded_ids=[name for name in off if isinstance(name, int)],
                 after=self._skipped_up_to,
             )
-            held_back = off or self._skipped_up_to
-            self._statistics.oldest_ms = (
-                await self._tables.oldest_ms() if held_back else _oldest_added_ms(rows)
-            )
-            if self._skipped_up_to and len(rows) < BATCH and now >= self._rescan_at:
+            waits = off or self._skipped_up_to
+            self._statistics.oldest_ms = await self._tables.oldest_ms() if waits else _oldest_added_ms(rows)
+            is_last = len(rows) < BATCH and held_back_up_to is None
+            if self._skipped_up_to and is_last and now >= self._rescan_at:
                 # This also drops the retry times of messages that another process relayed meanwhile.
                 self._retry_times = {name: wait for name, wait in self._retry_times.items() if wait[0] > now}
                 self._skipped_up_to = 0
-            elif rows:
+            elif rows or held_back_up_to is not None:
                 found = True
                 await self._publish(app, rows)
-            else:
+                # Not earlier: messages that were not tried because the connection was lost must not be skipped.
+                self._skipped_up_to = max(self._skipped_up_to, held_back_up_to or 0)
+            elif not more_to_check:
                 self._working = False
                 await self._wait_for_wakeup(app.clock, now, polls=not found)
                 found = False
@@ -253,7 +258,6 @@ class Relay:
                 rounds.append([])
             rounds[turn].append(row)
         confirmed: list[int] = []
-        accepted: list[int] = []
         refusals: list[Refusal] = []
         failed: set[str] = set()
         skipped = 0
@@ -264,8 +268,7 @@ class Relay:
                 for row, problem in zip(due, await _publish_and_confirm(app, due, check_lease), strict=True):
                     if problem is None:
                         confirmed.append(row.id)
-                        if self._retry_times.pop(_ordering_key(row), None) is not None:
-                            accepted.append(row.id)
+                        self._retry_times.pop(_ordering_key(row), None)
                         continue
                     if isinstance(problem, TransportUnavailable):
                         raise problem
@@ -288,16 +291,17 @@ class Relay:
             self._statistics.relayed += len(confirmed)
             if confirmed:
                 await asyncio.shield(self._tables.delete(confirmed))
-        await self._refusals.forget(accepted)
+        await self._refusals.forget(confirmed)
         await self._refusals.record(refusals, int(app.clock.now() * 1000))
 
     async def _drop_requested_waits(self) -> None:
         """Drop the waits of refused messages that somebody wants to be retried now, or has skipped."""
         requests = await self._refusals.take_requests()
-        for number, ordered_by in requests:
-            self._retry_times.pop(number if ordered_by is None else ordered_by, None)
-        if requests:
+        while requests:
+            for number, ordered_by in requests:
+                self._retry_times.pop(number if ordered_by is None else ordered_by, None)
             self._skipped_up_to = 0
+            requests = await self._refusals.take_requests()
 
     def _schedule_retry(self, row: OutboxRow, problem: WarrenError, now: float) -> tuple[float, bool]:
         """Schedule a retry of a message that the broker has refused, with a wait that doubles each time.
@@ -347,11 +351,12 @@ class Relay:
                 timer.cancel()
 
 
-async def _sleep_until_poll(clock: Clock, seconds: float, begin: Callable[[], None]) -> None:
-    """Wait for `seconds`, or longer if a virtual clock leaves out a poll that can find nothing.
+async def _sleep(clock: Clock, seconds: float, begin: Callable[[], None], *, polls: bool) -> None:
+    """Wait for `seconds`.
 
     :param begin: called when the time has come, before the waiting task runs, so that a test on a virtual clock sees
         that work is in progress.
+    :param polls: True if the wait may be longer, because a virtual clock leaves out a poll that can find nothing.
     """
     due = asyncio.Event()
 
@@ -359,7 +364,8 @@ async def _sleep_until_poll(clock: Clock, seconds: float, begin: Callable[[], No
         begin()
         due.set()
 
-    timer = poll_at(clock, clock.now() + seconds, end_wait)
+    due_at = clock.now() + seconds
+    timer = poll_at(clock, due_at, end_wait) if polls else clock.call_at(due_at, end_wait)
     try:
         await due.wait()
     finally:
