@@ -33,11 +33,12 @@ class PendingMessages(NamedTuple):
     """Result of a search for messages that may be published.
 
     :ivar rows: the messages, in the order in which they were added.
-    :ivar held_back_up_to: id up to which all other messages wait for earlier ones; None if no message was found to wait,
-        or the search reached the end of the table.
+    :ivar searched_up_to: id up to which messages were searched; None if the search reached its end.
+    :ivar held_back_up_to: the same id if some messages up to it wait for earlier ones, otherwise None.
     """
 
     rows: list[OutboxRow]
+    searched_up_to: int | None = None
     held_back_up_to: int | None = None
 
 
@@ -101,6 +102,7 @@ class OutboxTables:
         excluded_keys: Collection[str] = (),
         excluded_ids: Collection[int] = (),
         after: int = 0,
+        up_to: int | None = None,
     ) -> PendingMessages:
         """Return the oldest committed messages that are not excluded, for the relay to publish. A statement reads at most
         `SCAN_ROWS` rows, so that many excluded messages cost many short statements.
@@ -109,8 +111,9 @@ class OutboxTables:
         :param excluded_keys: ordering keys whose messages wait for a retry.
         :param excluded_ids: ids of messages without an ordering key that wait for a retry.
         :param after: return only messages with a higher id. Messages of an ordering key that has a message with an id
-            up to `after` are left out, because that message must be published first. Only the first `limit` messages,
-            or the first `SCAN_ROWS` rows, are examined; the result says up to which id.
+            up to `after` are left out, because that message must be published first.
+        :param up_to: return only messages up to this id. With this or `after`, only the first `limit` messages, or the
+            first `SCAN_ROWS` rows, are searched; the result says up to which id.
         """
         from sqlalchemy import func, or_, select
 
@@ -122,18 +125,18 @@ class OutboxTables:
                 wanted = wanted.where(or_(columns.ordered_by.is_(None), columns.ordered_by.not_in(keys)))
             if excluded_ids:
                 wanted = wanted.where(columns.id.not_in(value_rows(session, columns.id, excluded_ids)))
-            if not (excluded_keys or excluded_ids or after):
+            if not (excluded_keys or excluded_ids or after or up_to):
                 return PendingMessages(await _read_rows(session, wanted.limit(limit)))
             # Later messages are not considered: an earlier one with the same ordering key may have been committed since the
             # search passed its id.
-            last: int | None = (await session.execute(select(func.max(columns.id)))).scalar_one()
+            last = up_to or (await session.execute(select(func.max(columns.id)))).scalar_one()
             rows: list[OutboxRow] = []
             low = after
             while last is not None and len(rows) < limit:
                 high = await self._piece_end(session, low, last)
                 piece = wanted.where(columns.id > low, columns.id <= high).limit(limit - len(rows))
                 found = await _read_rows(session, piece)
-                if after:
+                if after or up_to:
                     end = found[-1].id if len(found) == limit else high
                     return await self._without_held_back(session, found, after, end, last)
                 rows += found
@@ -157,7 +160,7 @@ class OutboxTables:
         """Return those of the found messages whose ordering key has no message with an id up to `after`.
 
         :param end: id up to which messages were searched.
-        :param last: highest id of the table.
+        :param last: id at which the search ends.
         """
         from sqlalchemy import select
 
@@ -174,8 +177,9 @@ class OutboxTables:
             open_keys -= held_back
             low = high
         rows = [row for row in found if row.ordered_by not in held_back]
-        examined = end < last and (held_back or not found)
-        return PendingMessages(rows, end if examined else None)
+        if end >= last:
+            return PendingMessages(rows)
+        return PendingMessages(rows, end, end if held_back or not found else None)
 
     async def count(self) -> int:
         """Return the number of waiting messages."""

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from warren.patterns.monotonic_time import monotonic_time
-from warren.patterns.outbox.outbox_tables import OutboxRow, OutboxTables
+from warren.patterns.outbox.outbox_tables import OutboxRow, OutboxTables, PendingMessages
 from warren.patterns.outbox.refusals import Refusal, Refusals
 from warren.sdk import App, Clock, TransportUnavailable, WarrenError
 from warren.sdk.extend import describe_exception, poll_at
@@ -45,6 +45,21 @@ class OutboxStatistics:
     oldest_ms: int | None = None
     """Time at which the oldest waiting message was added, in milliseconds since the epoch, according to the relay's
     last read; None if no message waited."""
+
+
+@dataclass(slots=True)
+class _Rescan:
+    """Rescan in progress: the messages up to an id are read and published again, in turn with later messages, which need
+    not wait for its end.
+
+    :ivar up_to: id at which it ends.
+    :ivar after: id up to which it has come.
+    :ivar skipped_up_to: highest id of the messages that were refused since its begin and got no retry time.
+    """
+
+    up_to: int
+    after: int = 0
+    skipped_up_to: int = 0
 
 
 class _LeaseLost(Exception):
@@ -100,9 +115,10 @@ class Relay:
         seconds)."""
         self._skipped_up_to = 0
         """Highest id of the refused messages that have no retry time, because there are too many. The messages up to
-        this id are read again after all later ones."""
+        this id are only read by a rescan."""
         self._rescan_at = 0.0
-        """Earliest time at which refused messages without a retry time, up to `_skipped_up_to`, are read again."""
+        """Time of the next rescan, which reads the messages up to `_skipped_up_to` again."""
+        self._rescan: _Rescan | None = None
 
     @property
     def busy(self) -> bool:
@@ -216,28 +232,50 @@ class Relay:
                 raise _LeaseLost
             now = monotonic_time(app.clock)
             off = [name for name, (until, _) in self._retry_times.items() if until > now]
-            rows, held_back_up_to = await self._tables.pending(
+            look = partial(
+                self._tables.pending,
                 BATCH,
                 excluded_keys=[name for name in off if isinstance(name, str)],
                 excluded_ids=[name for name in off if isinstance(name, int)],
-                after=self._skipped_up_to,
             )
+            new = await look(after=self._skipped_up_to)
             waits = off or self._skipped_up_to
-            self._statistics.oldest_ms = await self._tables.oldest_ms() if waits else _oldest_added_ms(rows)
-            is_last = len(rows) < BATCH and held_back_up_to is None
-            if self._skipped_up_to and is_last and now >= self._rescan_at:
+            self._statistics.oldest_ms = (
+                await self._tables.oldest_ms() if waits else _oldest_added_ms(new.rows)
+            )
+            if self._skipped_up_to and self._rescan is None and now >= self._rescan_at:
                 # This also drops the retry times of messages that another process relayed meanwhile.
                 self._retry_times = {name: wait for name, wait in self._retry_times.items() if wait[0] > now}
-                self._skipped_up_to = 0
-            elif rows or held_back_up_to is not None:
+                self._rescan = _Rescan(self._skipped_up_to)
+            # An ordering key is never in both: one that has a message up to `_skipped_up_to` is held back after it.
+            again: PendingMessages | None = None
+            if self._rescan is not None:
+                again = await look(after=self._rescan.after, up_to=self._rescan.up_to)
+            if new.rows or new.held_back_up_to is not None or again is not None:
                 found = True
-                await self._publish(app, rows)
+                await self._publish(app, [*(again.rows if again is not None else ()), *new.rows])
                 # Not earlier: messages that were not tried because the connection was lost must not be skipped.
-                self._skipped_up_to = max(self._skipped_up_to, held_back_up_to or 0)
+                self._skipped_up_to = max(self._skipped_up_to, new.held_back_up_to or 0)
+                if again is not None:
+                    self._continue_rescan(again.searched_up_to, monotonic_time(app.clock))
             elif not more_to_check:
                 self._working = False
                 await self._wait_for_wakeup(app.clock, now, polls=not found)
                 found = False
+
+    def _continue_rescan(self, searched_up_to: int | None, now: float) -> None:
+        """Note how far the rescan has come. At its end, only messages that were refused again are skipped.
+
+        :param searched_up_to: id up to which it has come; None if it is at its end.
+        :param now: present time in seconds, by `monotonic_time`.
+        """
+        rescan = self._rescan
+        if rescan is not None and searched_up_to is not None:
+            rescan.after = searched_up_to
+        elif rescan is not None:
+            self._rescan = None
+            self._skipped_up_to = rescan.skipped_up_to
+            self._rescan_at = now + MAX_RETRY_SECONDS
 
     async def _publish(self, app: App, rows: list[OutboxRow]) -> None:
         """Publish messages in rounds: first the oldest message of each ordering key and all messages without one, then
@@ -287,6 +325,8 @@ class Relay:
             if skipped and not self._skipped_up_to:
                 self._rescan_at = monotonic_time(app.clock) + MAX_RETRY_SECONDS
             self._skipped_up_to = max(self._skipped_up_to, skipped)
+            if self._rescan is not None:
+                self._rescan.skipped_up_to = max(self._rescan.skipped_up_to, skipped)
         finally:
             self._statistics.relayed += len(confirmed)
             if confirmed:
@@ -300,7 +340,7 @@ class Relay:
         while requests:
             for number, ordered_by in requests:
                 self._retry_times.pop(number if ordered_by is None else ordered_by, None)
-            self._skipped_up_to = 0
+            self._rescan = _Rescan(self._skipped_up_to) if self._skipped_up_to else None
             requests = await self._refusals.take_requests()
 
     def _schedule_retry(self, row: OutboxRow, problem: WarrenError, now: float) -> tuple[float, bool]:
@@ -309,7 +349,7 @@ class Relay:
         :param problem: error with which the broker refused it, for the log.
         :param now: present time in seconds, by `monotonic_time`.
         :return: the wait in seconds, and whether the retry is scheduled. It is not if `MAX_RETRY_TIMES` messages have
-            one already; the message is then skipped, and read again after all later ones.
+            one already; the message is then skipped, and read again by the next rescan.
         """
         name = _ordering_key(row)
         _, before = self._retry_times.get(name, (0.0, 0.0))
