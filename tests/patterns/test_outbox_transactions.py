@@ -253,6 +253,27 @@ async def test_a_message_that_is_added_before_the_start_is_published_at_the_comm
         assert shop.received == ["before", "during the start"]
 
 
+async def test_a_message_of_a_session_within_an_outer_transaction_is_published_at_its_commit(
+    warren: Warren, database: Database
+) -> None:
+    async with database.sessions() as sessions:
+        shop = Shop(sessions)
+        await shop.commit("before")
+        async with warren.running(shop.app):
+            await warren.settle()
+            async with sessions.kw["bind"].connect() as connection:
+                await connection.execute(text("CREATE TABLE orders (n int)"))
+                await connection.execute(text("INSERT INTO orders VALUES (1)"))
+                async with AsyncSession(connection, join_transaction_mode="create_savepoint") as session:
+                    await shop.add(session, "inside")
+                    await session.commit()
+                await warren.settle()
+                assert shop.received == ["before"]
+                await connection.commit()
+            await warren.settle()
+        assert shop.received == ["before", "inside"]
+
+
 async def test_in_autocommit_a_message_is_published_at_once(warren: Warren, database: Database) -> None:
     async with database.sessions(isolation_level="AUTOCOMMIT") as sessions:
         shop = Shop(sessions)

@@ -23,6 +23,7 @@ import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, ParamSpec, Unpack
+from weakref import WeakSet
 
 from opentelemetry import metrics
 
@@ -37,9 +38,10 @@ from warren.sdk import App, Clock, ConfigError, Message, PropertyOptions, System
 from warren.sdk.extend import Duration, duration, encode
 
 if TYPE_CHECKING:
-    from sqlalchemy import Table
+    from sqlalchemy import Connection, Engine, Table
     from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
     from sqlalchemy.orm import Session
+    from sqlalchemy.pool import ConnectionPoolEntry
 
 MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -110,6 +112,8 @@ class Outbox:
         self._relay: Relay | None = None
         self._relay_task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._watched_engines: WeakSet[Engine] = WeakSet()
+        """Engines that report each connection that returns to their pool."""
         metrics.get_meter("warren.patterns").create_observable_gauge(
             "warren.outbox.lag",
             callbacks=[self._observe],
@@ -240,16 +244,32 @@ class Outbox:
         if self not in session.info:
             # Once per session, which may commit often.
             event.listen(session.sync_session, "after_commit", self._committed)
-        session.info[self] = True
-        if is_autocommit(await session.connection()):
+        connection = await session.connection()
+        session.info[self] = connection.sync_connection
+        if is_autocommit(connection):
             self._wake_relay()
 
     def _committed(self, session: Session) -> None:
+        from sqlalchemy import event
+
         # SQLAlchemy also calls this for the release of a savepoint, which commits nothing.
         if session.in_nested_transaction():
             return
-        added, session.info[self] = session.info.get(self), False
-        if added:
+        connection: Connection | None = session.info.get(self)
+        session.info[self] = None
+        if connection is None:
+            return
+        if not connection.in_transaction():
+            self._wake_relay()
+            return
+        # The session is part of an outer transaction of its connection: that ends before the pool gets the connection back.
+        connection.info[self] = True
+        if connection.engine not in self._watched_engines:
+            self._watched_engines.add(connection.engine)
+            event.listen(connection.engine, "checkin", self._checked_in)
+
+    def _checked_in(self, _: object, record: ConnectionPoolEntry) -> None:
+        if record.info.pop(self, False):
             self._wake_relay()
 
     def _wake_relay(self) -> None:
