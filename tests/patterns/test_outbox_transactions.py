@@ -17,6 +17,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from tests.patterns.sql_sessions import Sessions, asyncpg_url, sqlite_url
+from tests.support.polling import eventually
+from warren.broker import Broker
 from warren.patterns import Outbox
 from warren.sdk import App, ConfigError, Event
 from warren.testing import Warren
@@ -78,9 +80,9 @@ async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
 class Shop:
     """App with an outbox whose relay learns of messages only from the commits of this process."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, url: str | None = None) -> None:
         self.sessions = sessions
-        self.app = App()
+        self.app = App(url)
         self.outbox = Outbox(sessions, poll=timedelta(hours=1), lease=timedelta(hours=3))
         self.app.include(self.outbox)
         self.app.publishes(Placed)
@@ -341,6 +343,36 @@ async def test_serializable_transactions_that_are_repeated_publish_each_message_
             await warren.settle()
         assert failures
         assert sorted(shop.received) == sorted(str(number) for number in range(20))
+
+
+async def test_a_stop_waits_until_published_messages_are_deleted(postgres: Database) -> None:
+    async with Broker() as broker, postgres.sessions() as sessions:
+        shop = Shop(sessions, broker.url)
+        await shop.commit("published")
+        async with sessions.begin() as session:
+            await session.execute(
+                text(
+                    "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS"
+                    " 'BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN OLD; END'"
+                )
+            )
+            await session.execute(
+                text(
+                    "CREATE TRIGGER waits BEFORE DELETE ON warren_outbox FOR EACH ROW EXECUTE FUNCTION wait()"
+                )
+            )
+        async with sessions() as session:
+            await session.execute(text("SELECT pg_advisory_xact_lock(4711)"))
+
+            async def let_it_delete() -> None:
+                await eventually(lambda: shop.outbox._relay is None, "the App stops its outbox")
+                await session.rollback()
+
+            async with shop.app:
+                await eventually(lambda: shop.outbox.statistics.relayed == 1, "the message is published")
+                letting = asyncio.create_task(let_it_delete())
+            assert await count(sessions) == 0
+            await letting
 
 
 async def test_dropped_tables_are_created_by_the_next_transaction(database: Database) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
-OPENING_SECONDS: Final = 10.0
-"""Longest time in seconds for which a cancelled task waits for a connection that is being opened."""
+Result = TypeVar("Result")
+
+FINISHING_SECONDS: Final = 10.0
+"""Longest time in seconds for which a cancelled task waits for the work that it has begun in the database."""
 AUTOCOMMIT: Final = "AUTOCOMMIT"
 DEFAULT_LEVELS: Final = {"postgresql": "READ COMMITTED", "sqlite": "SERIALIZABLE"}
 """Isolation level of each database if nothing else is configured."""
@@ -19,7 +21,7 @@ DEFAULT_LEVELS: Final = {"postgresql": "READ COMMITTED", "sqlite": "SERIALIZABLE
 
 async def open_connection(session: AsyncSession) -> AsyncConnection:
     """Open the session's connection in a transaction, also if its engine is in autocommit, and return it. A task that is
-    cancelled meanwhile ends when the connection is open, or after `OPENING_SECONDS`, so that its session closes the
+    cancelled meanwhile ends when the connection is open, or after `FINISHING_SECONDS`, so that its session closes the
     connection.
 
     Otherwise nobody would close it: aiosqlite opens connections in a thread, and does not close one that is opened after
@@ -63,19 +65,25 @@ def _is_autocommit(bind: Any) -> bool:
 
 async def _open(session: AsyncSession, isolation_level: str | None) -> AsyncConnection:
     options = {} if isolation_level is None else {"isolation_level": isolation_level}
-    opening = asyncio.ensure_future(session.connection(execution_options=options))
+    return await finish(session.connection(execution_options=options))
+
+
+async def finish(work: Coroutine[Any, Any, Result]) -> Result:
+    """Do some work in the database, and return its result. A task that is cancelled meanwhile ends when the work is done,
+    or after `FINISHING_SECONDS`."""
+    task = asyncio.ensure_future(work)
     try:
-        return await asyncio.shield(opening)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
         try:
-            await asyncio.wait((opening,), timeout=OPENING_SECONDS)
+            await asyncio.wait((task,), timeout=FINISHING_SECONDS)
         finally:
-            opening.cancel()
+            task.cancel()
             # A session cannot be closed while it opens its connection.
-            await asyncio.wait((opening,))
-        if not opening.cancelled():
-            opening.exception()  # Read, so that asyncio does not log it: the caller gets the cancellation.
+            await asyncio.wait((task,))
+        if not task.cancelled():
+            task.exception()  # Read, so that asyncio does not log it: the caller gets the cancellation.
         raise
 
 
-__all__ = ["is_autocommit", "open_connection", "own_transaction"]
+__all__ = ["finish", "is_autocommit", "open_connection", "own_transaction"]

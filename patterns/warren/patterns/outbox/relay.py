@@ -15,6 +15,7 @@ from typing import Final
 from warren.patterns.monotonic_time import monotonic_time
 from warren.patterns.outbox.outbox_tables import OutboxRow, OutboxTables, PendingMessages
 from warren.patterns.outbox.refusals import Refusal, Refusals
+from warren.patterns.sql_connections import finish
 from warren.sdk import App, Clock, TransportUnavailable, WarrenError
 from warren.sdk.extend import describe_exception, poll_at
 
@@ -330,7 +331,7 @@ class Relay:
         finally:
             self._statistics.relayed += len(confirmed)
             if confirmed:
-                await asyncio.shield(self._tables.delete(confirmed))
+                await finish(self._tables.delete(confirmed))
         await self._refusals.forget(confirmed)
         await self._refusals.record(refusals, int(app.clock.now() * 1000))
 
