@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
+    from sqlalchemy import Dialect
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 
 Result = TypeVar("Result")
@@ -48,6 +49,21 @@ async def own_transaction(sessions: async_sessionmaker[AsyncSession]) -> AsyncIt
         yield session
 
 
+def is_database_error(error: BaseException, dialect: Dialect) -> bool:
+    """Return whether an error comes from the database, its driver, the connection pool, or the network: the application's
+    statements did not cause it, unless they were being executed.
+
+    SQLAlchemy 2.0 passes an error of connecting, such as "too many clients" or "the database system is starting up", on as
+    the driver raised it.
+    """
+    from sqlalchemy.exc import DBAPIError
+    from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+    if isinstance(error, DBAPIError | PoolTimeout | OSError):
+        return True
+    return type(error).__module__.partition(".")[0] == dialect.driver
+
+
 def is_autocommit(connection: AsyncConnection) -> bool:
     """Return whether each statement on this connection is a transaction of its own."""
     return _is_autocommit(connection.sync_connection)
@@ -86,4 +102,4 @@ async def finish(work: Coroutine[Any, Any, Result]) -> Result:
         raise
 
 
-__all__ = ["finish", "is_autocommit", "open_connection", "own_transaction"]
+__all__ = ["finish", "is_autocommit", "is_database_error", "open_connection", "own_transaction"]

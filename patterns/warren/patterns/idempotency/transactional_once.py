@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from warren.patterns.argument_checks import check_function, check_sessions
 from warren.patterns.idempotency.delivery_key import idempotency_key
 from warren.patterns.monotonic_time import monotonic_time
-from warren.patterns.sql_connections import open_connection, own_transaction
+from warren.patterns.sql_connections import is_database_error, open_connection, own_transaction
 from warren.patterns.sql_tables import CreatedTables, names_missing_table, require_sqlalchemy, upsert
 from warren.patterns.stores import StoreUnavailable
 from warren.patterns.stores.store import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
@@ -176,7 +176,9 @@ class TransactionalOnce:
         while True:
             try:
                 return await self._claim(session, key)
-            except (DBAPIError, OSError) as error:
+            except Exception as error:
+                if not is_database_error(error, session.get_bind().dialect):
+                    raise
                 await session.rollback()
                 if isinstance(error, DBAPIError) and names_missing_table(error):
                     # Somebody has dropped the table.

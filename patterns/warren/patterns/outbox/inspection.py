@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from warren.core.errors import UsageError
 from warren.patterns.outbox.outbox_tables import OutboxRow, OutboxTables, read_row
 from warren.patterns.outbox.refusals import Refusals
-from warren.patterns.sql_connections import open_connection, own_transaction
+from warren.patterns.sql_connections import is_database_error, open_connection, own_transaction
 from warren.patterns.sql_tables import is_among, require_sqlalchemy
 from warren.patterns.stores.store import StoreUnavailable
 from warren.patterns.stores.url_masking import mask_url
@@ -207,7 +207,6 @@ async def open_outbox(address: str, table: str) -> AsyncIterator[OutboxInspectio
     :raises StoreUnavailable: the database does not answer.
     """
     require_sqlalchemy("warren outbox")
-    from sqlalchemy.exc import DBAPIError
     from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
     try:
@@ -220,7 +219,9 @@ async def open_outbox(address: str, table: str) -> AsyncIterator[OutboxInspectio
         outbox = OutboxInspection(async_sessionmaker(engine), table)
         await outbox.open()
         yield outbox
-    except (DBAPIError, OSError) as error:
+    except Exception as error:
+        if not is_database_error(error, engine.dialect):
+            raise
         cause = str(error).partition("\n")[0]
         raise StoreUnavailable(f"the database {mask_url(address)} did not answer: {cause}") from error
     finally:
