@@ -17,6 +17,7 @@ from tests.support.pika_connection import pika_connection
 from tests.support.polling import wait_until
 from tests.support.processes import Child
 from warren.cli.dispatch import GROUP
+from warren.core.errors import ExitStatus
 
 REQUEST = """
 from warren.sdk import Request
@@ -50,12 +51,12 @@ def test_help_imports_no_command() -> None:
 
 
 @pytest.mark.processes
-def test_a_closed_pipe_is_not_an_error() -> None:
+def test_a_reader_that_has_gone_away_ends_a_command_as_it_ends_other_tools() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as out:
         done = subprocess.run(command("--help"), stdout=out, stderr=subprocess.PIPE, check=False, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (ExitStatus.OUTPUT_CLOSED, "")
 
 
 def test_an_interrupted_command_prints_nothing_and_exits_with_130(

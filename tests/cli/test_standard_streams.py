@@ -15,7 +15,7 @@ from tests.support.standard_input import standard_input
 from warren.cli.ctl import main as ctl
 from warren.cli.ctl.encrypted_values import perform_locally
 from warren.cli.definitions import read_file
-from warren.cli.standard_streams import write_document
+from warren.core.command_output import write_document
 from warren.core.control_client import ControlError
 from warren.core.errors import ExitStatus, UsageError
 

@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from warren.demo.main import run_demo
 from warren.demo.orders import sample
@@ -23,7 +22,7 @@ ORDERS = 300
 
 def run(folder: Path) -> Verdict:
     plan = ReplayPlan(span=6.0, speed=600.0, timeout=timedelta(minutes=30))
-    return asyncio.run(run_demo(sample(ORDERS), plan, True, folder, Console(stderr=True)))
+    return asyncio.run(run_demo(sample(ORDERS), plan, True, folder))
 
 
 @pytest.mark.timeout(600)

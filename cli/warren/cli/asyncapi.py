@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from warren.cli.standard_streams import write_document
 from warren.cli.typer_commands import Url, command_group, validated_url
 from warren.cli.typer_commands import run_group as run_command
+from warren.core.command_output import write_document, write_error, write_json_text, write_text
 from warren.core.errors import ExitStatus, UsageError
+from warren.core.text_escapes import json_text
 
 YAML_SUFFIXES: Final = (".yaml", ".yml")
 
@@ -71,9 +71,11 @@ def asyncapi(
     if html or (form is None and output is not None and output.suffix == ".html"):
         from warren.sdk.extend import asyncapi_page
 
-        return _write(asyncapi_page(made), output)
+        return _write(asyncapi_page(made), output, write_document)
     yaml = form == "yaml" or (form is None and output is not None and output.suffix in YAML_SUFFIXES)
-    return _write(_yaml(made) if yaml else json.dumps(made, indent=2, ensure_ascii=False) + "\n", output)
+    if yaml:
+        return _write(_yaml(made), output, write_document)
+    return _write(json_text(made, indent=2) + "\n", output, _write_json)
 
 
 def _document(
@@ -100,7 +102,7 @@ def _compare(old: dict[str, Any], new: dict[str, Any], *, as_json: bool, output:
         raise UsageError(str(error)) from None
     if as_json:
         listed = [{"breaks": each.breaks, "place": each.place, "change": each.text} for each in changes]
-        text = json.dumps(
+        text = json_text(
             {"breaking": sum(each.breaks is not None for each in changes), "changes": listed}, indent=2
         )
     else:
@@ -115,20 +117,29 @@ def _compare(old: dict[str, Any], new: dict[str, Any], *, as_json: bool, output:
             if lines:
                 parts.append("\n".join([f"{heading}:", *lines]))
         text = "\n\n".join(parts) or "No changes."
-    written = _write(text + "\n", output)
+    written = _write(text + "\n", output, _write_json if as_json else _write_changes)
     return written or (
         ExitStatus.FAILED if any(each.breaks is not None for each in changes) else ExitStatus.SUCCESS
     )
 
 
-def _write(text: str, output: Path | None) -> int:
+def _write_json(text: str) -> None:
+    write_json_text(text.rstrip("\n"))
+
+
+def _write_changes(text: str) -> None:
+    write_text(text.rstrip("\n"))
+
+
+def _write(text: str, output: Path | None, write: Callable[[str], None]) -> int:
+    """Write a text to a file, or with `write` to standard output, and return the exit status."""
     if output is None:
-        write_document(text)
+        write(text)
         return ExitStatus.SUCCESS
     try:
         output.write_text(text, encoding="utf-8")
     except OSError as error:
-        print(f"warren asyncapi: cannot write {output}: {error.strerror or error}", file=sys.stderr)
+        write_error(f"warren asyncapi: cannot write {output}: {error.strerror or error}")
         return ExitStatus.IO
     return ExitStatus.SUCCESS
 

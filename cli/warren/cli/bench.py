@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from warren.broker.bench.measurement import BenchError, measure
 from warren.broker.bench.report import Report
 from warren.core.argument_parser import CommandParser
 from warren.core.blocking_connection import ClosedByBroker
+from warren.core.command_output import write_error, write_text
 from warren.core.errors import ExitStatus, UsageError
 from warren.wire.amqp_url import AmqpUrl, parse_url
 
@@ -94,12 +94,12 @@ def main(arguments: Sequence[str]) -> int:
         return _io_error(f"{url.masked}: {error}")
     except OSError as error:
         return _io_error(f"no AMQP broker answers at {url.masked}: {error}")
-    print(report.as_json() if options.json else report.as_text(load))
+    write_text(report.as_json() if options.json else report.as_text(load))
     return ExitStatus.SUCCESS if report.verdict.holds else ExitStatus.FAILED
 
 
 def _io_error(text: str) -> int:
-    print(f"warren bench: {text}", file=sys.stderr)
+    write_error(f"warren bench: {text}")
     return ExitStatus.IO
 
 

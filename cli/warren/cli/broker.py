@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -24,6 +23,7 @@ from warren.broker.span_export import SpanExportError
 from warren.broker.store.errors import StoreError
 from warren.broker.store.log.switch_interval import SWITCH_INTERVAL
 from warren.cli.garbage_collection import collect_less_often, collect_when_due
+from warren.core.command_output import OutputClosed, OutputFailed, write_error, write_line, write_text
 from warren.core.errors import ExitStatus, UsageError, missing_extra_error
 from warren.core.log_output import write_logs
 from warren.core.operating_system.descriptors import raise_descriptor_limit
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     config, print_only = load_config(arguments, os.environ)
     if print_only:
-        print(format_config(config))
+        write_text(format_config(config))
         return ExitStatus.SUCCESS
     write_logs(config.log.log_level, as_json=config.log.log_json)
     for source, names in config.ignored.items():
@@ -68,7 +68,7 @@ async def run(settings: RunConfig) -> int:
     try:
         await broker.start()
     except StoreError as error:
-        print(f"warren broker: {error}{_folder_hint(settings, error)}", file=sys.stderr)
+        write_error(f"warren broker: {error}{_folder_hint(settings, error)}")
         return error.status
     except (
         AccessConfigError,
@@ -80,7 +80,12 @@ async def run(settings: RunConfig) -> int:
     ) as error:
         raise UsageError(str(error)) from None
     _log_storage(settings)
-    print(f"warren broker ready: {broker.bound_addresses[0]}", flush=True)
+    try:
+        write_line(f"warren broker ready: {broker.bound_addresses[0]}", flush=True)
+    except (OutputClosed, OutputFailed):
+        # Whoever started it waits for this line, which nobody can read.
+        await broker.stop()
+        raise
     stopping = asyncio.ensure_future(stop.wait())
     collecting = asyncio.ensure_future(collect_when_due(config.memory_bytes))
     assert broker.failure is not None
@@ -88,7 +93,7 @@ async def run(settings: RunConfig) -> int:
     if broker.failure.done():
         # Nothing can be stored any more, and waiting for the disk could last forever. Publishers have been refused, and
         # the log on disk is as complete as possible.
-        print(f"warren broker: {broker.failure.result()}", file=sys.stderr, flush=True)
+        write_error(f"warren broker: {broker.failure.result()}")
         await asyncio.sleep(0)
         os._exit(ExitStatus.IO)
     stopping.cancel()
@@ -96,7 +101,7 @@ async def run(settings: RunConfig) -> int:
     try:
         await broker.stop()
     except StoreError as error:
-        print(f"warren broker: {error}", file=sys.stderr)
+        write_error(f"warren broker: {error}")
         return error.status
     finally:
         # A signal mask does not apply to other threads, so end them first.

@@ -12,9 +12,9 @@ import typer
 from warren.cli.connecting import connected
 from warren.cli.duration_option import positive_seconds
 from warren.cli.message_body import Body, parse_message, read_body
-from warren.cli.standard_streams import write_document
 from warren.cli.typer_commands import Url, broker_url, command_group
 from warren.cli.typer_commands import run_group as run_command
+from warren.core.command_output import write_json_text
 from warren.core.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def call(
     from pydantic_core import to_json
 
     reply = asyncio.run(send())
-    write_document(to_json(reply, indent=2).decode() + "\n")
+    write_json_text(to_json(reply, indent=2, inf_nan_mode="strings").decode())
     silent = isinstance(reply, _Scattered) and reply["silent"] and replies is None
     return ExitStatus.FAILED if silent else ExitStatus.SUCCESS
 

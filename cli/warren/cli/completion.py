@@ -7,13 +7,13 @@ imports only the module of the command on the line.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
 from warren.core.argument_parser import CommandParser
+from warren.core.command_output import write_line, write_text
 from warren.core.errors import ExitStatus
 
 # The same group as in the dispatcher, which no command imports.
@@ -52,12 +52,21 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("typed", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args(list(arguments))
     if options.shell != "words":
-        sys.stdout.write(SCRIPTS[options.shell])
+        write_text(SCRIPTS[options.shell].rstrip("\n"))
         return ExitStatus.SUCCESS
     typed = options.typed[1:] if options.typed[:1] == ["--"] else options.typed
     for word in words(typed or [""]):
-        print(word)
+        write_line(word)
     return ExitStatus.SUCCESS
+
+
+def complete(before: Sequence[str], last: str) -> Sequence[str]:
+    """Return the candidates for `warren completion`: the shells, until one has been typed.
+
+    :param before: complete words after `warren completion`
+    :param last: beginning of the last word; unused, because the caller selects the candidates that begin with it
+    """
+    return [] if before else sorted(SCRIPTS)
 
 
 def words(typed: Sequence[str]) -> list[str]:
@@ -74,9 +83,9 @@ def words(typed: Sequence[str]) -> list[str]:
     if point is None:
         return []
     module = import_module(point.module)
-    complete: Callable[[Sequence[str], str], Iterable[str]] | None = getattr(module, "complete", None)
-    if complete is not None:
-        return _starting_with(complete(before[1:], last), last)
+    own: Callable[[Sequence[str], str], Iterable[str]] | None = getattr(module, "complete", None)
+    if own is not None:
+        return _starting_with(own(before[1:], last), last)
     return _starting_with(_of_typer(module, before[1:], last), last)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final
 
+from warren.core.command_output import write_error
 from warren.wire.amqp_url import parse_url
 
 if TYPE_CHECKING:
@@ -27,11 +27,9 @@ async def connected(app: App, url: str, patience: float) -> AsyncIterator[None]:
     address = parse_url(url)
 
     def tell() -> None:
-        print(
+        write_error(
             f"waiting for a broker at {address.host}:{address.port}, for up to {patience:g} s; --timeout changes that,"
-            " Ctrl+C ends it",
-            file=sys.stderr,
-            flush=True,
+            " Ctrl+C ends it"
         )
 
     timer = asyncio.get_running_loop().call_later(SILENT_SECONDS, tell)

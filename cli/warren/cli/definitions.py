@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from warren.cli.standard_streams import read_bytes
+from warren.core.command_output import write_text
 from warren.core.control_client import ControlError
 from warren.core.errors import ExitStatus, UsageError
+from warren.core.text_escapes import json_text
 
 USAGE: Final = """usage: warren definitions export|import FILE [--data-dir DIR | --socket PATH]
 
@@ -29,12 +31,21 @@ def main(arguments: Sequence[str]) -> int:
 
     line = list(arguments)
     if not line or {"-h", "--help"} & set(line):
-        print(USAGE)
+        write_text(USAGE)
         return ExitStatus.SUCCESS if line else ExitStatus.USAGE
     at = next((index for index, word in enumerate(line) if word in ("export", "import")), None)
     if at is None:
         raise UsageError(f"write `export FILE` or `import FILE`, not {' '.join(line)!r}")
     return ctl([*line[:at], f"{line[at]}_definitions", *line[at + 1 :]])
+
+
+def complete(before: Sequence[str], last: str) -> Sequence[str]:
+    """Return the candidates for `warren completion`: `export` and `import`, until one of them has been typed.
+
+    :param before: complete words after `warren definitions`
+    :param last: beginning of the last word; unused, because the caller selects the candidates that begin with it
+    """
+    return [] if set(before) & {"export", "import"} else ["export", "import"]
 
 
 def read_file(name: str) -> Any:
@@ -44,7 +55,7 @@ def read_file(name: str) -> Any:
     :raises ControlError: if the file cannot be read, or is not JSON in UTF-8
     """
     try:
-        content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        content = read_bytes() if name == "-" else Path(name).read_bytes()
     except OSError as error:
         raise ControlError(f"cannot read {name}: {error.strerror or error}", ExitStatus.IO) from None
     try:
@@ -64,15 +75,13 @@ def write_file(name: str, definitions: Any) -> None:
     :param name: path of the file; `-` for standard output
     :raises ControlError: if the file cannot be written
     """
-    text = json.dumps(definitions, indent=2)
+    text = json_text(definitions, indent=2, ascii_only=True)
+    if name == "-":
+        write_text(text)
+        return
     try:
-        if name == "-":
-            print(text)
-            return
         handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(handle, "w", encoding="utf-8") as file:
             file.write(text + "\n")
-    except BrokenPipeError:
-        raise
     except OSError as error:
         raise ControlError(f"cannot write {name}: {error.strerror or error}", ExitStatus.IO) from None

@@ -6,11 +6,11 @@ exit status. This module imports the standard library only, so that `warren brok
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points, version
 
+from warren.core.command_output import prepare_streams, run_command, write_error, write_line, write_text
 from warren.core.documentation_links import troubleshooting_link
 from warren.core.errors import ExitStatus, UsageError
 
@@ -22,45 +22,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     :param arguments: words after `warren`; None for those of this process
     """
+    prepare_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     name = words[0] if words else ""
-    try:
-        status = run_command(name, words[1:])
-        # What is still buffered would fail at the interpreter's exit, with a traceback, if the reader is gone.
-        sys.stdout.flush()
-        return status
-    except UsageError as error:
-        print(f"warren {name}: {error}", file=sys.stderr)
-        return ExitStatus.USAGE
-    except BrokenPipeError:
-        # The reader of the output has closed the pipe (`warren ... | head`). That is not an error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitStatus.SUCCESS
-    except Exception as error:
-        # Errors of the components have an exit status and a text of one line; any other exception is a bug in Warren.
-        own_status = getattr(error, "exit_status", None)
-        if own_status is None:
-            raise
-        print(f"warren {name}: {error}", file=sys.stderr)
-        return int(own_status)
-    except KeyboardInterrupt:
-        return ExitStatus.INTERRUPTED
+    return run_command(f"warren {name}", lambda: _dispatch(name, words[1:]))
 
 
-def run_command(name: str, words: list[str]) -> int:
+def _dispatch(name: str, words: list[str]) -> int:
     """Run the command of this name with the arguments `words`, and return its exit status."""
     commands = {point.name: point for point in entry_points(group=GROUP)}
     if name in ("", "-h", "--help", "help"):
-        print(usage(commands), flush=True)
+        write_text(usage(commands))
         return ExitStatus.SUCCESS if name else ExitStatus.USAGE
     if name == "--version":
-        print(f"warren {version('warrenmq')}")
+        write_line(f"warren {version('warrenmq')}")
         return ExitStatus.SUCCESS
     point = commands.get(name)
     if point is None:
-        print(f"warren: no command {name!r}; the commands are {', '.join(sorted(commands))}", file=sys.stderr)
+        write_error(f"warren: no command {name!r}; the commands are {', '.join(sorted(commands))}")
         return ExitStatus.USAGE
-    return int(point.load()(words) or 0)
+    try:
+        return int(point.load()(words) or 0)
+    except UnicodeEncodeError as error:
+        # Python keeps the bytes of arguments that are not in the encoding of the locale as lone surrogates.
+        foreign = next((word for word in words if any("\ud800" <= each <= "\udfff" for each in word)), None)
+        if foreign is None:
+            raise
+        raise UsageError(
+            f"the argument {foreign!r} is not {error.encoding}: write it in the encoding of the locale, or set a locale"
+            " with UTF-8, such as LC_ALL=C.UTF-8"
+        ) from None
 
 
 def usage(commands: dict[str, EntryPoint]) -> str:

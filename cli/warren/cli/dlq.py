@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from warren.cli.import_target import load_object
 from warren.cli.letter_editor import edit_by_options, edit_in_editor
@@ -24,15 +18,26 @@ from warren.cli.typer_commands import (
     Url,
     broker_url,
     command_group,
-    print_fields,
-    print_json,
     run_group,
 )
+from warren.core.command_output import (
+    confirm,
+    input_is_terminal,
+    output_is_terminal,
+    write_error,
+    write_fields,
+    write_json,
+    write_line,
+    write_row,
+    write_table,
+)
 from warren.core.errors import ExitStatus, UsageError
+from warren.core.progress_bars import AddBar, progress_bars
+from warren.core.text_escapes import escape_value, json_text
 from warren.patterns.dead_letters.dead_letter_queue import dead_letter_queue
 from warren.patterns.dead_letters.edit import LetterEdit, replay_edited
 from warren.patterns.dead_letters.groups import DeadLetterGroup, group
-from warren.patterns.dead_letters.parked_message import ParkedMessage, printable
+from warren.patterns.dead_letters.parked_message import ParkedMessage
 from warren.patterns.dead_letters.parking_lot import ParkingLot, count_messages
 from warren.patterns.dead_letters.replay import SelectionResult, discard, find, replay
 from warren.patterns.dead_letters.selection import DeadLetterSelection
@@ -99,7 +104,7 @@ LISTED = 100
 RATE_SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 """Seconds of the units of `--rate`."""
 ERROR_CHARACTERS = 60
-"""Number of characters to which `warren dlq ls` cuts the text of an error."""
+"""Number of characters to which `warren dlq ls` cuts the text of an error on a terminal."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -115,7 +120,7 @@ def main(arguments: Sequence[str]) -> int:
     except ConfigError as error:
         raise UsageError(str(error)) from None
     except WarrenError as error:
-        print(f"warren dlq: {error}", file=sys.stderr)
+        write_error(f"warren dlq: {error}")
         return ExitStatus.IO
 
 
@@ -131,10 +136,10 @@ def list_queues(
     names = sorted({queue.name for queue in queues if queue is not None})
     counts = asyncio.run(count_messages(url or app.url or broker_url(None), names))
     if as_json:
-        print_json(counts)
+        write_json(counts)
     else:
         for name in names:
-            print(f"{name}\t{'not declared' if counts[name] is None else counts[name]}")
+            write_row((name, "not declared" if counts[name] is None else str(counts[name])))
     return ExitStatus.FAILED if any(counts.values()) else ExitStatus.SUCCESS
 
 
@@ -162,11 +167,11 @@ def list_letters(
     queue = _dead_letter_queue(address, queue, exact)
     letters, size = asyncio.run(_find(address, queue, selection, limit))
     if as_json:
-        print_json([letter.as_dict() for letter in letters])
+        write_json([letter.as_dict() for letter in letters])
     else:
         _show_table(letters)
         rest = " at most; --limit shows more" if len(letters) == limit else ""
-        print(f"{len(letters)} of {size} letters in {queue}{rest}")
+        write_line(f"{len(letters)} of {size} letters in {queue}{rest}")
     return ExitStatus.SUCCESS
 
 
@@ -186,9 +191,9 @@ def show(
         return ExitStatus.FAILED
     details = letter.details()
     if as_json:
-        print_json(details)
+        write_json(details)
         return ExitStatus.SUCCESS
-    print_fields(details, _body_text(letter.delivery.body))
+    write_fields(details, _body_text(letter.delivery.body))
     return ExitStatus.SUCCESS
 
 
@@ -217,11 +222,11 @@ def list_groups(
 
     groups, size = asyncio.run(collect())
     if as_json:
-        print_json([each.as_dict() for each in groups])
+        write_json([each.as_dict() for each in groups])
         return ExitStatus.SUCCESS
     _show_groups(groups)
     causes = "cause" if len(groups) == 1 else "causes"
-    print(
+    write_line(
         f"{len(groups)} {causes} of {sum(each.count for each in groups)} letters; {size} letters in {queue}"
     )
     return ExitStatus.SUCCESS
@@ -265,21 +270,20 @@ def edit_letter(
     else:
         edit = edit_in_editor(letter)
     if edit is None:
-        print(f"warren dlq: {message_id} was not changed, and not replayed", file=sys.stderr)
+        write_error(f"warren dlq: {message_id} was not changed, and not replayed")
         return ExitStatus.FAILED
     edited = edit.apply(letter.delivery)
     if dry_run:
-        print_fields(
+        write_fields(
             {"properties": dict(edit.properties), "headers": dict(edit.headers)}, _body_text(edited.body)
         )
         return ExitStatus.SUCCESS
     if not asyncio.run(_replay_edited(address, queue, letter, edit, to_exchange)):
-        print(
-            f"warren dlq: {message_id} is no longer in {queue}, or is another message now; nothing was published",
-            file=sys.stderr,
+        write_error(
+            f"warren dlq: {message_id} is no longer in {queue}, or is another message now; nothing was published"
         )
         return ExitStatus.FAILED
-    print(f"{message_id} edited and replayed")
+    write_line(f"{message_id} edited and replayed")
     return ExitStatus.SUCCESS
 
 
@@ -306,7 +310,8 @@ def _is_same(one: ParkedMessage, other: ParkedMessage) -> bool:
         )
         for each in (one, other)
     )
-    return next(parts) == next(parts)
+    # Compared as text, in which NaN equals NaN, and 1 differs from 1.0 and True.
+    return repr(next(parts)) == repr(next(parts))
 
 
 @dlq.command("replay")
@@ -377,11 +382,11 @@ def discard_letters(
     per_second = _per_second(rate)
     queue = _dead_letter_queue(address, queue, exact)
     if not (yes or dry_run):
-        if not sys.stdin.isatty():
+        if not input_is_terminal():
             raise UsageError(
                 "discard removes messages permanently; confirm with --yes, or use --dry-run to count them"
             )
-        if not typer.confirm(
+        if not confirm(
             f"Remove {'all' if selection == DeadLetterSelection() else 'these'} dead letters of {queue} permanently?"
         ):
             return ExitStatus.FAILED
@@ -441,7 +446,7 @@ def _dead_letter_queue(url: str, queue: str, exact: bool) -> str:
         return queue
     found = asyncio.run(dead_letter_queue(url, queue))
     if found != queue:
-        print(f"{queue}: reading its dead letters in {found} (--exact reads {queue} itself)", file=sys.stderr)
+        write_error(f"{queue}: reading its dead letters in {found} (--exact reads {queue} itself)")
     return found
 
 
@@ -450,7 +455,7 @@ def _letter(url: str, queue: str, message_id: str) -> ParkedMessage | None:
     letters, _ = asyncio.run(_find(url, queue, DeadLetterSelection(message_id=message_id), 1))
     if letters:
         return letters[0]
-    print(f"warren dlq: no message {message_id} in {queue}", file=sys.stderr)
+    write_error(f"warren dlq: no message {message_id} in {queue}")
     return None
 
 
@@ -469,84 +474,58 @@ async def _find(
 def _settle(
     work: Callable[[Callable[[ParkingLot], Callable[[int], None]]], Awaitable[SelectionResult]],
 ) -> SelectionResult:
-    async def run_group() -> SelectionResult:
-        return await work(started)
+    async def settle(add: AddBar) -> SelectionResult:
+        return await work(lambda lot: add(lot.queue, lot.size))
 
-    with _progress() as started:
-        return asyncio.run(run_group())
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[ParkingLot], Callable[[int], None]]]:
-    """Show a progress bar on standard error, if that is a terminal.
-
-    The context manager yields a function that adds a bar for an opened dead letter queue. That function returns the
-    one that updates the bar; it takes the number of letters read so far.
-    """
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-
-        def started(lot: ParkingLot) -> Callable[[int], None]:
-            task = bar.add_task(lot.queue, total=lot.size)
-            return lambda read: bar.update(task, completed=read)
-
-        yield started
+    with progress_bars() as add:
+        return asyncio.run(settle(add))
 
 
 def _report(verb: str, settled: SelectionResult, queue: str, dry_run: bool, as_json: bool) -> int:
     failed = [{"message_id": letter.message_id, "error": str(error)} for letter, error in settled.failed]
     if as_json:
         counts = {"read": settled.read, "matched": settled.matched, verb: settled.done, "dry_run": dry_run}
-        print_json({**counts, "failed": failed})
+        write_json({**counts, "failed": failed})
     elif dry_run:
-        print(f"{settled.matched} of {settled.read} letters in {queue} would be {verb}")
+        write_line(f"{settled.matched} of {settled.read} letters in {queue} would be {verb}")
     else:
-        print(f"{settled.done} of {settled.read} letters in {queue} {verb}")
+        write_line(f"{settled.done} of {settled.read} letters in {queue} {verb}")
     if not as_json:
         for failure in failed:
-            print(f"not {verb}: {failure['message_id']}: {failure['error']}", file=sys.stderr)
+            write_error(f"not {verb}: {escape_value(failure['message_id'])}: {failure['error']}")
     return ExitStatus.FAILED if failed else ExitStatus.SUCCESS
 
 
 def _show_table(letters: Sequence[ParkedMessage]) -> None:
-    if not letters:
-        return
-    table = Table(box=None, pad_edge=False)
-    for column in ("id", "type", "died in", "reason", "error", "key", "deaths", "last death", "bytes"):
-        table.add_column(
-            column, justify="right" if column in ("deaths", "bytes") else "left", overflow="fold"
-        )
-    for letter in letters:
-        error = (
-            letter.error if len(letter.error) <= ERROR_CHARACTERS else f"{letter.error[:ERROR_CHARACTERS]}..."
-        )
-        last = "" if letter.last_death is None else f"{letter.last_death:%Y-%m-%d %H:%M:%S}"
-        cells = (
-            letter.message_id, letter.delivery.type or "", letter.queue, letter.reason, error, letter.key,
-            str(letter.deaths), last, str(len(letter.delivery.body)),
-        )  # fmt: skip
-        # Fields of a message may contain anything: no markup, and no control characters.
-        table.add_row(*(escape(printable(cell)) for cell in cells))
-    console = Console() if sys.stdout.isatty() else Console(width=250)
-    console.print(table)
+    if letters:
+        columns = ("id", "type", "died in", "reason", "error", "key", "deaths", "last death", "bytes")
+        write_table(columns, [_letter_cells(letter) for letter in letters], right=("deaths", "bytes"))
+
+
+def _letter_cells(letter: ParkedMessage) -> tuple[str, ...]:
+    error = letter.error
+    if len(error) > ERROR_CHARACTERS and output_is_terminal():
+        # The whole text stands in a pipe or file, with --json and in `warren dlq show`.
+        error = f"{error[:ERROR_CHARACTERS]}..."
+    last = "" if letter.last_death is None else f"{letter.last_death:%Y-%m-%d %H:%M:%S}"
+    return (
+        letter.message_id, letter.delivery.type or "", letter.queue, letter.reason, error, letter.key,
+        str(letter.deaths), last, str(len(letter.delivery.body)),
+    )  # fmt: skip
 
 
 def _show_groups(groups: Sequence[DeadLetterGroup]) -> None:
-    if not groups:
-        return
-    table = Table(box=None, pad_edge=False)
-    for column in ("group", "count", "died in", "type", "reason", "error", "first", "last", "example"):
-        table.add_column(column, justify="right" if column == "count" else "left", overflow="fold")
-    for each in groups:
-        times = ("" if time is None else f"{time:%Y-%m-%d %H:%M:%S}" for time in (each.first, each.last))
-        cause = each.cause
-        cells = (
-            each.id, str(each.count), cause.queue, cause.type, cause.reason, cause.error, *times, each.example,
-        )  # fmt: skip
-        table.add_row(*(escape(printable(cell)) for cell in cells))
-    console = Console() if sys.stdout.isatty() else Console(width=400)
-    console.print(table)
+    if groups:
+        columns = ("group", "count", "died in", "type", "reason", "error", "first", "last", "example")
+        write_table(columns, [_group_cells(each) for each in groups], right=("count",))
+
+
+def _group_cells(each: DeadLetterGroup) -> tuple[str, ...]:
+    first, last = ("" if time is None else f"{time:%Y-%m-%d %H:%M:%S}" for time in (each.first, each.last))
+    cause = each.cause
+    return (
+        each.id, str(each.count), cause.queue, cause.type, cause.reason, cause.error, first, last, each.example,
+    )  # fmt: skip
 
 
 def _body_text(body: bytes) -> str:
@@ -555,6 +534,11 @@ def _body_text(body: bytes) -> str:
     except UnicodeDecodeError:
         return repr(body)
     try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except ValueError:
-        return "\n".join(printable(line) for line in text.split("\n"))
+        # NaN in a body, which is not JSON, is shown as it is written.
+        return json_text(json.loads(text, parse_constant=_refuse), indent=2)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)

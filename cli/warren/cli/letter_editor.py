@@ -6,13 +6,14 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from warren.cli.standard_streams import read_bytes
 from warren.core.errors import UsageError
+from warren.core.text_escapes import escape_json
 from warren.patterns.dead_letters.edit import EDITABLE_PROPERTIES, LetterEdit, is_reserved
 from warren.patterns.dead_letters.parked_message import ParkedMessage
 
@@ -31,7 +32,7 @@ def edit_by_options(
     if assignments:
         try:
             document = json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise UsageError(
                 "--set needs a JSON body, and this one is not JSON; replace it with --body FILE"
             ) from None
@@ -60,31 +61,51 @@ def edit_in_editor(letter: ParkedMessage) -> LetterEdit | None:
         prefix="warren-letter-", suffix=".json"
     )  # Readable by this user only.
     path = Path(name)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(shown, file, indent=2, ensure_ascii=False)
-        file.write("\n")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(_document_text(shown, indent=2) + "\n")
+        _run_editor(command, name)
+        edit = _read_edit(shown, path)
+    except _NotUsable as error:
+        # The one case in which the file stays: it has what the user wrote.
+        raise UsageError(f"{error}; nothing was changed, and the edited text is in {name}") from None
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    path.unlink(missing_ok=True)
+    return edit
+
+
+class _NotUsable(Exception):
+    """The edited text is not such a document as the editor showed."""
+
+
+def _run_editor(command: Sequence[str], name: str) -> None:
     try:
         status = subprocess.run([*command, name], check=False).returncode
     except OSError as error:
-        path.unlink()
         raise UsageError(
             f"cannot start the editor {command[0]!r}: {error.strerror or error}; set EDITOR"
         ) from None
     if status:
-        path.unlink()
         raise UsageError(f"the editor {command[0]!r} failed with status {status}; nothing was changed")
+
+
+def _read_edit(shown: Mapping[str, Any], path: Path) -> LetterEdit | None:
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
         raise UsageError(
-            f"the edited text is not JSON: {error}; nothing was changed, and it is in {name}"
+            f"the edited text cannot be read: {error.strerror or error}; nothing was changed"
         ) from None
+    except UnicodeDecodeError as error:
+        raise _NotUsable(f"the edited text is not UTF-8: {error.reason} in byte {error.start + 1}") from None
     try:
-        edit = edit_between(shown, saved)
+        return edit_between(shown, json.loads(text))
     except UsageError as error:
-        raise UsageError(f"{error}; nothing was changed, and the edited text is in {name}") from None
-    path.unlink()
-    return edit
+        raise _NotUsable(str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise _NotUsable(f"the edited text is not JSON: {error}") from None
 
 
 def editor_document(letter: ParkedMessage) -> dict[str, Any]:
@@ -103,7 +124,7 @@ def editor_document(letter: ParkedMessage) -> dict[str, Any]:
         return document
     try:
         return {**document, "body": json.loads(text)}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {**document, "body_text": text}
 
 
@@ -133,7 +154,7 @@ def edit_between(shown: Mapping[str, Any], saved: object) -> LetterEdit | None:
         if not isinstance(saved["body_text"], str):
             raise UsageError("body_text must be a string")
         if shown.get("body_text") != saved["body_text"]:
-            body = saved["body_text"].encode()
+            body = _utf8(saved["body_text"])
     elif "body" in shown or "body_text" in shown:
         raise UsageError('the edited text has no body; for an empty body write "body_text": ""')
     if body is None and not any(changes.values()):
@@ -147,12 +168,29 @@ def _differs(old: object, new: object) -> bool:
 
 
 def _encode(document: object) -> bytes:
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+    return _document_text(document, separators=(",", ":")).encode()
+
+
+def _document_text(document: object, **options: Any) -> str:
+    """Return JSON that has no lone surrogates, invisible characters and the like, except as escapes.
+
+    NaN stays NaN, as it was in the letter: the edit has to leave alone what the user does not change.
+    """
+    return escape_json(json.dumps(document, ensure_ascii=False, **options))
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"body_text has half of a surrogate pair at character {error.start + 1}, which UTF-8 cannot encode"
+        ) from None
 
 
 def _read(path: Path) -> bytes:
     if str(path) == "-":
-        return sys.stdin.buffer.read()
+        return read_bytes()
     try:
         return path.read_bytes()
     except OSError as error:

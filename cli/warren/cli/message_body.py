@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from warren.cli.standard_streams import read_bytes
 from warren.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def read_body(body: str) -> bytes:
     :raises UsageError: if the file cannot be read
     """
     if body == "-":
-        return sys.stdin.buffer.read()
+        return read_bytes()
     if body.startswith("@"):
         try:
             return Path(body[1:]).read_bytes()

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from warren.cli.typer_commands import Json, command_group, print_fields, print_json, run_group
+from warren.cli.typer_commands import Json, command_group, run_group
+from warren.core.command_output import (
+    confirm,
+    input_is_terminal,
+    write_error,
+    write_fields,
+    write_json,
+    write_line,
+)
 from warren.core.errors import ExitStatus, UsageError
+from warren.core.text_escapes import escape_value
 from warren.patterns.outbox.inspection import OutboxInspection, WaitingMessage, open_outbox
 from warren.patterns.stores.store import StoreUnavailable
 
@@ -46,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return run_group(outbox, "outbox", arguments)
     except StoreUnavailable as error:
-        print(f"warren outbox: {error}", file=sys.stderr)
+        write_error(f"warren outbox: {error}")
         return ExitStatus.IO
 
 
@@ -63,7 +71,7 @@ def list_messages(
     `held_back`: an earlier message with the same ordering key is refused."""
     found, total = _run(database, table, lambda opened: opened.messages(limit))
     if as_json:
-        print_json([_summary(message) for message in found])
+        write_json([_summary(message) for message in found])
         return ExitStatus.SUCCESS
     for message in found:
         sent = message.outgoing
@@ -71,9 +79,10 @@ def list_messages(
         key = "-" if message.ordered_by is None else message.ordered_by
         kind = sent.properties.get("type", "-")
         why = f"  {message.attempts} attempts: {message.error}" if message.error else ""
-        print(f"{message.id}  {_time(message.added_ms)}  {message.state}  {key}  {kind}  {target}{why}")
+        texts = map(escape_value, (message.state, key, str(kind), target))
+        write_line("  ".join((str(message.id), _time(message.added_ms), *texts)) + why)
     rest = "; --limit shows more" if len(found) < total else ""
-    print(f"{len(found)} of {total} waiting messages{rest}")
+    write_line(f"{len(found)} of {total} waiting messages{rest}")
     return ExitStatus.SUCCESS
 
 
@@ -89,9 +98,9 @@ def show(number: Number, database: Database, table: TableName = DEFAULT_TABLE, a
         "body": message.outgoing.body.decode(errors="replace"),
     }
     if as_json:
-        print_json(details)
+        write_json(details)
         return ExitStatus.SUCCESS
-    print_fields(details, str(details["body"]))
+    write_fields(details, str(details["body"]))
     return ExitStatus.SUCCESS
 
 
@@ -110,9 +119,9 @@ def retry(
         raise UsageError("give the id of a message, or --all")
     requested = _run(database, table, lambda opened: opened.retry(number))
     if requested or every:
-        print(f"{requested} messages will be tried again")
+        write_line(f"{requested} messages will be tried again")
         return ExitStatus.SUCCESS
-    print(f"warren outbox: no refused message has the id {number}", file=sys.stderr)
+    write_error(f"warren outbox: no refused message has the id {number}")
     return ExitStatus.FAILED
 
 
@@ -126,13 +135,13 @@ def skip(
     """Delete a waiting message permanently, so that the messages that it holds back are published. Save it first with
     `show`. The exit status is 1 if there is none with this id."""
     if not yes:
-        if not sys.stdin.isatty():
+        if not input_is_terminal():
             raise UsageError("skip deletes a message permanently; confirm with --yes")
-        if not typer.confirm(f"Delete message {number} permanently?"):
+        if not confirm(f"Delete message {number} permanently?"):
             return ExitStatus.FAILED
     if not _run(database, table, lambda opened: opened.skip(number)):
         return _missing(number)
-    print(f"skipped: {number}")
+    write_line(f"skipped: {number}")
     return ExitStatus.SUCCESS
 
 
@@ -145,7 +154,7 @@ def _run(database: str, table: str, work: Callable[[OutboxInspection], Awaitable
 
 
 def _missing(number: int) -> int:
-    print(f"warren outbox: no message with the id {number} waits", file=sys.stderr)
+    write_error(f"warren outbox: no message with the id {number} waits")
     return ExitStatus.FAILED
 
 

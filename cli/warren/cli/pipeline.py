@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from warren.core.command_output import write_error, write_json, write_line
 from warren.core.errors import ExitStatus, UsageError
 from warren.pipeline import durations
 from warren.pipeline.broker_connection import Address
@@ -37,24 +36,30 @@ def main(arguments: Sequence[str]) -> int:
     started = time.monotonic()
 
     def progress(step: str) -> None:
-        print(f"{time.monotonic() - started:6.1f} s  {step}", file=sys.stderr, flush=True)
+        write_error(f"{time.monotonic() - started:6.1f} s  {step}")
 
     try:
         summary, details = run(options, progress)
     except PipelineError as error:
         raise UsageError(str(error)) from None
     except OSError as error:
-        print(f"warren pipeline: {error}", file=sys.stderr)
+        write_error(f"warren pipeline: {error}")
         return ExitStatus.IO
     if options.json:
-        print(json.dumps(summary_as_json(summary, details), indent=2))
+        write_json(summary_as_json(summary, details))
     else:
-        from rich.console import Console
-
-        console = Console(highlight=False)
-        JOBS[options.job].show(summary, console)
-        console.print(f"report: {options.out / 'report.html'}", soft_wrap=True)
+        JOBS[options.job].show(summary)
+        write_line(f"report: {options.out / 'report.html'}")
     return ExitStatus.SUCCESS
+
+
+def complete(before: Sequence[str], last: str) -> Sequence[str]:
+    """Return the candidates for `warren completion`: the jobs, until one has been typed.
+
+    :param before: complete words after `warren pipeline`
+    :param last: beginning of the last word; unused, because the caller selects the candidates that begin with it
+    """
+    return [] if any(word in JOBS for word in before) else sorted(JOBS)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

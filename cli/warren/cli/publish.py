@@ -12,8 +12,9 @@ import typer
 from warren.cli.connecting import connected
 from warren.cli.duration_option import positive_seconds
 from warren.cli.message_body import Body, guess_content_type, parse_message, read_body
-from warren.cli.typer_commands import Json, Url, broker_url, command_group, print_json
+from warren.cli.typer_commands import Json, Url, broker_url, command_group
 from warren.cli.typer_commands import run_group as run_command
+from warren.core.command_output import write_json, write_line
 from warren.core.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
@@ -143,9 +144,9 @@ def _print_report(report: PublishReport, as_json: bool) -> int:
     confirmed = report.total - len(report.failures)
     if as_json:
         failed = [{"index": each.index, "error": str(each.error)} for each in report.failures]
-        print_json({"confirmed": confirmed, "failed": failed})
+        write_json({"confirmed": confirmed, "failed": failed})
         return ExitStatus.FAILED if failed else ExitStatus.SUCCESS
-    print(f"confirmed: {confirmed}")
+    write_line(f"confirmed: {confirmed}")
     if report.failures:
         first = report.failures[0]
         number = f" (message {first.index + 1} of {report.total})" if report.total > 1 else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import os
 import sys
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from warren.cli.worker_supervisor import (
     Supervisor,
     print_status,
 )
+from warren.core.command_output import OutputClosed, OutputFailed, buffer_lines, write_line
 from warren.core.errors import ExitStatus, UsageError, missing_extra_error
 from warren.core.log_output import write_logs
 from warren.core.operating_system.signals import END_SIGNALS, RELOAD_SIGNAL, on_signal
@@ -78,9 +78,8 @@ def run(
     """Run an App until SIGTERM or SIGINT. Then cancel its consumers, let handlers end (within the App's grace period) and
     await outstanding confirms. A second signal ends it at once. systemd is notified when it is ready (Type=notify)."""
     write_logs(log_level, as_json=log_json)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # Python buffers a redirected output in blocks; what handlers print belongs beside the log lines of its time.
-        sys.stdout.reconfigure(line_buffering=True)
+    # The lines that handlers print belong beside the log lines of their time.
+    buffer_lines()
     if embedded:
         url = _embedded_url(url, data_dir, workers)
     elif data_dir is not None:
@@ -191,7 +190,6 @@ async def _supervise(command: Sequence[str], count: int, health: str | None, wat
         {"NOTIFY_SOCKET": "", "WATCHDOG_USEC": "", WORKERS_VARIABLE: str(count)},
         restart_on_usage=bool(watched),
     )
-    supervisor.on_ready = lambda: _ready(f"{count} workers")
     probe = ProbeServer(lambda: _health(supervisor))
     if health is not None:
         await probe.open(*address(health))
@@ -201,6 +199,16 @@ async def _supervise(command: Sequence[str], count: int, health: str | None, wat
         notify("STOPPING=1")
         supervisor.stop()
 
+    unwritten: list[Exception] = []
+
+    def ready() -> None:
+        try:
+            _ready(f"{count} workers")
+        except (OutputClosed, OutputFailed) as error:
+            unwritten.append(error)
+            stop()
+
+    supervisor.on_ready = ready
     for number in END_SIGNALS:
         on_signal(loop, number, stop)
     if RELOAD_SIGNAL is not None:
@@ -208,7 +216,10 @@ async def _supervise(command: Sequence[str], count: int, health: str | None, wat
     if watched:
         background.append(asyncio.create_task(_reload(supervisor, watched)))
     try:
-        return await supervisor.run()
+        result = await supervisor.run()
+        if unwritten:
+            raise unwritten[0]
+        return result
     finally:
         for task in background:
             task.cancel()
@@ -281,4 +292,4 @@ async def _watchdog() -> None:
 
 def _ready(what: str) -> None:
     notify("READY=1")
-    print(f"warren run ready: {what}", flush=True)
+    write_line(f"warren run ready: {what}", flush=True)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from warren.cli.typer_commands import Json, command_group, print_json, run_group
+from warren.cli.typer_commands import Json, command_group, run_group
+from warren.core.command_output import write_error, write_json, write_line, write_text
 from warren.core.errors import ExitStatus, UsageError
+from warren.core.text_escapes import escape_value
 from warren.patterns.saga.history import SagaHistory, read_histories, read_history
 from warren.patterns.stores.open_by_url import open_store_from_url
 from warren.patterns.stores.store import StoreUnavailable
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return run_group(saga, "saga", arguments)
     except StoreUnavailable as error:
-        print(f"warren saga: {error}", file=sys.stderr)
+        write_error(f"warren saga: {error}")
         return ExitStatus.IO
 
 
@@ -73,13 +74,14 @@ def list_sagas(
     found = asyncio.run(collect())
     found.sort(key=lambda history: (-history.last_transition_at.timestamp(), history.key))
     if as_json:
-        print_json([history.as_json() for history in found[:limit]])
+        write_json([history.as_json() for history in found[:limit]])
         return
     for history in found[:limit]:
         owes = f"  owes {', '.join(history.pending)}" if history.pending else ""
-        print(f"{history.last_transition_at:%Y-%m-%d %H:%M:%S}  {history.state:<20}  {history.key}{owes}")
+        state, key = escape_value(history.state), escape_value(history.key)
+        write_line(f"{history.last_transition_at:%Y-%m-%d %H:%M:%S}  {state:<20}  {key}{owes}")
     if len(found) > limit:
-        print(f"and {len(found) - limit} more; show them with --limit {len(found)}")
+        write_line(f"and {len(found) - limit} more; show them with --limit {len(found)}")
 
 
 @saga.command("show")
@@ -102,6 +104,6 @@ def show_saga(
             f"this store has no saga {name} with the key {key!r}: it never started, or was deleted"
         )
     if as_json:
-        print_json(history.as_json())
+        write_json(history.as_json())
     else:
-        print(history)
+        write_text(str(history))

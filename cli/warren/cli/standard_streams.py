@@ -1,4 +1,4 @@
-"""Standard input and output of commands as UTF-8, whatever the locale and PYTHONIOENCODING."""
+"""Standard input of commands as bytes and as UTF-8, whatever the locale and PYTHONIOENCODING."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ def read_line(what: str) -> str | None:
     :raises UsageError: if the line is not UTF-8
     """
     # Bytes, and not text of `sys.stdin`: the same file gives the same value when it is passed by its name.
-    line = sys.stdin.buffer.readline()
+    try:
+        line = sys.stdin.buffer.readline()
+    except OSError as error:
+        raise UsageError(f"cannot read standard input: {error.strerror or error}") from None
     if not line:
         return None
     try:
@@ -23,14 +26,15 @@ def read_line(what: str) -> str | None:
         raise UsageError(f"the {what} on standard input is not UTF-8 (byte {error.start + 1})") from None
 
 
-def write_document(text: str) -> None:
-    """Write a JSON or YAML document to standard output.
+def read_bytes() -> bytes:
+    """Return all bytes of standard input.
 
-    A lone surrogate, which UTF-8 cannot encode, is written as an escape sequence of JSON.
+    :raises UsageError: if it cannot be read, for example because it is a folder
     """
-    sys.stdout.flush()
-    sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
-    sys.stdout.buffer.flush()
+    try:
+        return sys.stdin.buffer.read()
+    except OSError as error:
+        raise UsageError(f"cannot read standard input: {error.strerror or error}") from None
 
 
-__all__ = ["read_line", "write_document"]
+__all__ = ["read_bytes", "read_line"]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from warren.cli.typer_commands import Json, command_group, print_json, run_group
+from warren.cli.typer_commands import Json, command_group, run_group
+from warren.core.command_output import write_error, write_json, write_line
 from warren.core.errors import ExitStatus
+from warren.core.text_escapes import escape_value
 from warren.patterns.stores.open_by_url import open_store_from_url
 from warren.patterns.stores.store import StoreUnavailable
 from warren.patterns.timers.timers import TimerInfo, Timers
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return run_group(timers, "timers", arguments)
     except StoreUnavailable as error:
-        print(f"warren timers: {error}", file=sys.stderr)
+        write_error(f"warren timers: {error}")
         return ExitStatus.IO
 
 
@@ -55,10 +56,11 @@ def list_timers(name: Name, store: StoreAt, prefix: Prefix = "warren:", as_json:
 
     found = asyncio.run(read())
     if as_json:
-        print_json([asdict(timer) for timer in found])
+        write_json([asdict(timer) for timer in found])
         return
     for timer in found:
-        print(f"{timer.due:%Y-%m-%d %H:%M:%S}  {timer.name}  {timer.schedule}  {timer.message}")
+        texts = map(escape_value, (timer.name, timer.schedule, timer.message))
+        write_line("  ".join((f"{timer.due:%Y-%m-%d %H:%M:%S}", *texts)))
 
 
 @timers.command("cancel")
@@ -75,7 +77,7 @@ def cancel_timer(
             return await Timers(name, store=opened, sends=[]).cancel(timer)
 
     if asyncio.run(take()):
-        print(f"cancelled: {timer}")
+        write_line(f"cancelled: {escape_value(timer)}")
         return ExitStatus.SUCCESS
-    print(f"there is no timer {timer!r}, or it was due only once and has fired", file=sys.stderr)
+    write_error(f"there is no timer {timer!r}, or it was due only once and has fired")
     return ExitStatus.FAILED

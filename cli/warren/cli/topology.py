@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from warren.cli.standard_streams import write_document
-from warren.cli.typer_commands import Json, Url, command_group, print_json, run_group, validated_url
+from warren.cli.typer_commands import Json, Url, command_group, run_group, validated_url
+from warren.core.command_output import write_error, write_json, write_json_text, write_line
 from warren.core.control_client import SOCKET_VARIABLE
 from warren.core.errors import ExitStatus, UsageError
+from warren.core.text_escapes import json_text
 
 if TYPE_CHECKING:
     from warren.sdk import App
@@ -69,7 +68,7 @@ def plan(
 
     found = _with_planner(url, compare)
     if as_json:
-        print_json(_as_json(found))
+        write_json(_as_json(found))
     else:
         _show(found)
     return ExitStatus.SUCCESS if found.stands and not (strict and found.risks) else ExitStatus.FAILED
@@ -96,12 +95,12 @@ def apply(
 
     made = _with_planner(url, make)
     if as_json:
-        print_json({"made": made})
+        write_json({"made": made})
     else:
         for name in made:
-            print(f"declared {name}")
+            write_line(f"declared {name}")
         if not made:
-            print("nothing to declare: the broker has all items")
+            write_line("nothing to declare: the broker has all items")
     return ExitStatus.SUCCESS
 
 
@@ -129,18 +128,15 @@ def export(
         item.name for item in app.topology if getattr(item, "exclusive", False) and hasattr(item, "name")
     ]
     if left_out:
-        print(
-            f"warren topology: exclusive queues are left out: {', '.join(left_out)}",
-            file=sys.stderr,
-        )
-    text = json.dumps(definitions(app.topology, vhost), indent=2, ensure_ascii=False) + "\n"
+        write_error(f"warren topology: exclusive queues are left out: {', '.join(left_out)}")
+    text = json_text(definitions(app.topology, vhost), indent=2)
     if output is None:
-        write_document(text)
+        write_json_text(text)
         return ExitStatus.SUCCESS
     try:
-        output.write_text(text, encoding="utf-8")
+        output.write_text(f"{text}\n", encoding="utf-8")
     except OSError as error:
-        print(f"warren topology: cannot write {output}: {error.strerror or error}", file=sys.stderr)
+        write_error(f"warren topology: cannot write {output}: {error.strerror or error}")
         return ExitStatus.IO
     return ExitStatus.SUCCESS
 
@@ -221,13 +217,10 @@ def _grouped(risks: Iterable[Risk]) -> dict[tuple[str, str], list[str]]:
 
 
 def _show(plan: Plan) -> None:
-    from rich.console import Console
-
     from warren.sdk.planning import Kind, Status, label
 
-    console = Console(highlight=False, markup=False, soft_wrap=True)
     marks = {Status.MISSING: ("+", "green"), Status.DIFFERS: ("~", "yellow"), Status.UNKNOWN: ("?", "dim")}
-    console.print(f"broker: {plan.broker}")
+    write_line(f"broker: {plan.broker}")
     unseen = 0
     for step in plan.steps:
         if step.status is Status.PRESENT:
@@ -237,12 +230,12 @@ def _show(plan: Plan) -> None:
             continue
         mark, style = marks[step.status]
         words = {Status.MISSING: "is missing", Status.DIFFERS: "differs", Status.UNKNOWN: "is not known"}
-        console.print(f"{mark} {step.name} {words[step.status]}", style=style)
+        write_line(f"{mark} {step.name} {words[step.status]}", style=style)
         for each in step.differences:
-            console.print(f"    {each}")
-        console.print(f"    {step.advice}")
+            write_line(f"    {each}")
+        write_line(f"    {step.advice}")
     for item in plan.undeclared:
-        console.print(f"- {label(item)} exists, but is not declared by the App", style="dim")
+        write_line(f"- {label(item)} exists, but is not declared by the App", style="dim")
     headings = {
         Kind.RESTART: "will not survive a restart",
         Kind.LOSS: "could lose messages",
@@ -251,10 +244,12 @@ def _show(plan: Plan) -> None:
     for kind, heading in headings.items():
         risks = [each for each in plan.risks if each.kind is kind]
         if risks:
-            console.print(f"\n{heading}:", style="bold")
+            write_line()
+            write_line(f"{heading}:", style="bold")
         for (text, advice), subjects in _grouped(risks).items():
             more = f" and {len(subjects) - SUBJECTS} more" if len(subjects) > SUBJECTS else ""
-            console.print(f"! {', '.join(subjects[:SUBJECTS])}{more}: {text}\n    {advice}")
+            write_line(f"! {', '.join(subjects[:SUBJECTS])}{more}: {text}")
+            write_line(f"    {advice}")
     counts = {status: len(plan.of(status)) for status in Status}
     summary = (
         f"{counts[Status.PRESENT]} as declared, {counts[Status.MISSING]} missing,"
@@ -262,4 +257,5 @@ def _show(plan: Plan) -> None:
     )
     if unseen:
         summary += f"; {unseen} bindings not compared (use --management-url or --control-socket)"
-    console.print(f"\n{summary}")
+    write_line()
+    write_line(summary)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 from typer.main import get_command
 
-from warren.core.errors import UsageError
+from warren.core.command_output import write_text
+from warren.core.errors import ExitStatus, UsageError
 
 Url = Annotated[
     str | None,
@@ -55,8 +54,8 @@ def run_group(app: typer.Typer, name: str, words: Sequence[str]) -> int:
         # Errors of click, recognised by their method: their module differs between typer's releases.
         text = str(error.format_message())
         if "\n" in text or not text:
-            print(text)
-            return 2
+            write_text(text)
+            return ExitStatus.USAGE
         raise UsageError(f"{text.rstrip('.')} (see `warren {name} --help`)") from None
     return status if isinstance(status, int) else 0
 
@@ -84,25 +83,3 @@ def validated_url(url: str) -> str:
     except ValueError as error:
         raise UsageError(str(error)) from None
     return url
-
-
-def print_fields(fields: Mapping[str, Any], body: str) -> None:
-    """Print a message for people on standard output: a line for each field, those of a table indented, then its body.
-
-    :param fields: the fields by name; `body` is left out, and None is an empty text.
-    :param body: the body as text.
-    """
-    for name, value in fields.items():
-        if isinstance(value, dict):
-            print(f"{name}:")
-            for inner, text in value.items():
-                print(f"  {inner}: {text}")
-        elif name != "body":
-            print(f"{name}: {'' if value is None else value}")
-    print(f"\n{body}")
-
-
-def print_json(value: Any) -> None:
-    """Print a value as one JSON document on standard output; values without a JSON form are printed as `str` texts."""
-    json.dump(value, sys.stdout, indent=2, default=str, ensure_ascii=False)
-    sys.stdout.write("\n")

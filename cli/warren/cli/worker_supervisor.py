@@ -7,10 +7,10 @@ import contextlib
 import os
 import random
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Final
 
+from warren.core.command_output import write_error
 from warren.core.errors import ExitStatus
 from warren.core.worker_number import WORKER_VARIABLE
 
@@ -221,7 +221,7 @@ class Supervisor:
 
 def print_status(text: str) -> None:
     """Print a line about the workers on standard error: `warren run: ` and the text."""
-    print(f"warren run: {text}", file=sys.stderr, flush=True)
+    write_error(f"warren run: {text}")
 
 
 def _describe_status(status: int) -> str:

@@ -16,6 +16,9 @@ class ExitStatus(IntEnum):
     IO = 74
     """The disk or the network failed (`EX_IOERR` of sysexits.h)."""
     INTERRUPTED = 130
+    OUTPUT_CLOSED = 141
+    """The reader of standard output went away before it had read everything, as with `warren ... | head`: 128 and the number
+    of SIGPIPE, which is the status that a shell shows for other tools."""
 
 
 class UsageError(Exception):

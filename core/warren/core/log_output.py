@@ -10,12 +10,13 @@ placeholder; `%d`, `%r` and `%.1f` are allowed, too. docs/log-events.md lists al
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import sys
 from datetime import UTC, datetime
 from typing import Any, Final
+
+from warren.core.text_escapes import escape, escape_lines, json_text
 
 TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 """Format of a log record as a line of text, for `logging.Formatter`."""
@@ -35,8 +36,34 @@ def write_logs(level: str, *, as_json: bool) -> None:
     :param as_json: one JSON object a line (see `JsonLines`) instead of text
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if as_json else logging.Formatter(TEXT))
+    handler.setFormatter(JsonLines() if as_json else TextLines())
     logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+class TextLines(logging.Formatter):
+    """Log formatter that writes one line of text for each record, and indents a traceback after it.
+
+    Text from messages cannot forge a line or control a terminal: control characters are escaped, line breaks included, and
+    each line of a traceback begins with blanks.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(TEXT)
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.message = record.getMessage()
+        record.asctime = self.formatTime(record, self.datefmt)
+        parts = [escape(self.formatMessage(record))]
+        # Not with the base class, which keeps the text of a traceback in the record, for all formatters.
+        if record.exc_info:
+            parts.append(_indented(self.formatException(record.exc_info)))
+        if record.stack_info:
+            parts.append(_indented(self.formatStack(record.stack_info)))
+        return "\n".join(parts)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in escape_lines(text).split("\n"))
 
 
 class JsonLines(logging.Formatter):
@@ -59,7 +86,8 @@ class JsonLines(logging.Formatter):
         line |= _trace()
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        # The formatter does not know its stream, whose encoding may lack characters: those beyond ASCII are escaped.
+        return json_text(line, ascii_only=True)
 
 
 def split_event(record: logging.LogRecord) -> tuple[str, dict[str, object]] | None:

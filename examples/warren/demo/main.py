@@ -5,19 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-
 from warren.cli import pipeline as pipeline
+from warren.core.command_output import write_error, write_line, write_table
 from warren.core.errors import ExitStatus, UsageError
+from warren.core.log_output import TextLines
+from warren.core.progress_bars import progress_bars
 from warren.demo.orders import COLUMNS, SAMPLE_SIZE, Order, read_orders, sample
 from warren.demo.replay import ReplayPlan, ReplayRecord, replay
 from warren.demo.services import BrokerProcess, open_store
@@ -59,21 +57,29 @@ def main(arguments: Sequence[str]) -> int:
     check_spark()
     orders = sample() if options.file is None else read_orders(options.file)
     plan = ReplayPlan(max(MIN_SPAN, len(orders) / ORDERS_A_SECOND), speed, timeout)
-    console = Console(stderr=True, highlight=False)
     source = options.file or f"a sample of {len(orders):,}"
-    console.print(
+    write_error(
         f"orders: {len(orders):,} from {source}, placed within {plan.span:.0f} s; "
         f"{durations.format_duration(timeout.total_seconds())} to pay take {plan.time_to_pay.total_seconds():g} s"
     )
     started = time.monotonic()
     log_to_file(options.out)
     try:
-        verdict = asyncio.run(run_demo(orders, plan, options.crash, options.out, console))
+        verdict = asyncio.run(run_demo(orders, plan, options.crash, options.out))
     except PipelineError as error:
-        print(f"warren demo: {error}", file=sys.stderr)
+        write_error(f"warren demo: {error}")
         return ExitStatus.IO
     print_verdict(verdict, options.out, time.monotonic() - started)
     return ExitStatus.SUCCESS if verdict.passed else ExitStatus.FAILED
+
+
+def complete(before: Sequence[str], last: str) -> Sequence[str]:
+    """Return the candidates for `warren completion`: the job, until it has been typed.
+
+    :param before: complete words after `warren demo`
+    :param last: beginning of the last word; unused, because the caller selects the candidates that begin with it
+    """
+    return [] if "orders" in before else ["orders"]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -123,19 +129,17 @@ def log_to_file(out: Path) -> None:
     """Write the log to a file in the folder `out`, because the terminal shows the progress."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        handler = logging.FileHandler(out / "demo.log", mode="w")
+        handler = logging.FileHandler(out / "demo.log", mode="w", encoding="utf-8")
     except OSError as error:
         raise UsageError(
             f"cannot write to {out}: {error.strerror}; choose another folder with --out"
         ) from None
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    handler.setFormatter(TextLines())
     logging.getLogger("warren").addHandler(handler)
     logging.getLogger("warren").setLevel(logging.INFO)
 
 
-async def run_demo(
-    orders: list[Order], plan: ReplayPlan, crash: bool, out: Path, console: Console
-) -> Verdict:
+async def run_demo(orders: list[Order], plan: ReplayPlan, crash: bool, out: Path) -> Verdict:
     """Run the broker, the shop with all orders, and the Spark job; return the verdict on the outcomes.
 
     The broker keeps its data in a temporary folder. The Spark job writes its results to `out`.
@@ -147,46 +151,39 @@ async def run_demo(
         broker = BrokerProcess(folder)
         try:
             async with open_store(folder) as (store, described):
-                console.print(f"store: {described}")
+                write_error(f"store: {described}")
                 await broker.start()
                 shop = Shop(broker.url, plan.time_to_pay, store)
                 async with shop.app:
-                    record = await process_orders(orders, plan, shop, broker, crash, console)
-            outcomes = await asyncio.to_thread(read_outcomes, broker.url, plan.timeout, out, console)
+                    record = await process_orders(orders, plan, shop, broker, crash)
+            outcomes = await asyncio.to_thread(read_outcomes, broker.url, plan.timeout, out)
         finally:
             await broker.stop()
     return judge(orders, outcomes, plan, record)
 
 
 async def process_orders(
-    orders: list[Order], plan: ReplayPlan, shop: Shop, broker: BrokerProcess, crash: bool, console: Console
+    orders: list[Order], plan: ReplayPlan, shop: Shop, broker: BrokerProcess, crash: bool
 ) -> ReplayRecord:
     """Replay the orders and wait until each of them is paid or cancelled; return the real times of the replay.
 
-    Meanwhile, the progress of the handlers is shown on the console.
+    Meanwhile, the progress of the handlers is shown on a terminal.
 
     :param crash: kill and restart the broker half-way.
     """
     payments = [order for order in orders if order.delay is not None]
-    with Progress(
-        TextColumn("{task.description:<14}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=not console.is_terminal,
-    ) as progress:
-        bars = {
-            "placed": progress.add_task("placed", total=len(orders)),
-            "paid": progress.add_task("paid", total=len(payments)),
-            "cancelled": progress.add_task("cancelled", total=None),
-        }
+    with progress_bars() as add:
+        placed, paid, cancelled = (
+            add("placed", len(orders)),
+            add("paid", len(payments)),
+            add("cancelled", None),
+        )
 
         def refresh() -> None:
             processed = shop.processed
-            progress.update(bars["placed"], completed=len(processed.placed))
-            progress.update(bars["paid"], completed=len(processed.paid_in_time) + len(processed.paid_late))
-            progress.update(bars["cancelled"], completed=len(processed.cancelled))
+            placed(len(processed.placed))
+            paid(len(processed.paid_in_time) + len(processed.paid_late))
+            cancelled(len(processed.cancelled))
 
         async def watch() -> None:
             while True:
@@ -201,7 +198,7 @@ async def process_orders(
                 shop,
                 broker,
                 crash=crash,
-                progress=lambda step: progress.console.print(step),
+                progress=write_error,
             )
             try:
                 async with asyncio.timeout(plan.time_to_pay.total_seconds() + SETTLE_SECONDS):
@@ -209,7 +206,7 @@ async def process_orders(
                         shop.changed.clear()
                         await shop.changed.wait()
             except TimeoutError:
-                progress.console.print("some orders were not decided in time; the others are counted")
+                write_error("some orders were not decided in time; the others are counted")
             refresh()
         finally:
             watcher.cancel()
@@ -229,18 +226,17 @@ def all_orders_decided(orders: int, payments: int, processed: ProcessedOrders) -
     )
 
 
-def read_outcomes(url: str, timeout: timedelta, out: Path, console: Console) -> Mapping[str, str]:
+def read_outcomes(url: str, timeout: timedelta, out: Path) -> Mapping[str, str]:
     """Read the audit stream with Spark, and return the outcome of each order, by order id.
 
     :param url: URL of the broker.
     :param timeout: time that a customer has to pay, in the time of the CSV file.
     """
-    with console.status("Spark") as status:
-        words = ["--source", url, "--stream", AUDIT.name, "--out", str(out)]
-        options = pipeline.parse(["order-timeouts", *words])
-        options.timeout = timeout
-        _, details = pipeline.run(options, lambda step: status.update(f"Spark: {step}"))
-    console.print(f"spark: read {details.place} in {details.seconds:.1f} s")
+    words = ["--source", url, "--stream", AUDIT.name, "--out", str(out)]
+    options = pipeline.parse(["order-timeouts", *words])
+    options.timeout = timeout
+    _, details = pipeline.run(options, lambda step: write_error(f"spark: {step}"))
+    write_error(f"spark: read {details.place} in {details.seconds:.1f} s")
     # Only installed with the extra `spark`, which `check_spark` has looked for.
     import pyarrow.parquet
 
@@ -254,23 +250,19 @@ def print_verdict(verdict: Verdict, out: Path, seconds: float) -> None:
     :param seconds: duration of the demo.
     """
     share = verdict.unjudged / verdict.orders
-    table = Table(title="Every order is correct" if verdict.passed else "Not every order is correct")
-    table.add_column("orders")
-    table.add_column("number", justify="right")
-    table.add_row("in the file", f"{verdict.orders:,}")
-    table.add_row("with the correct outcome", f"{verdict.right:,}")
-    table.add_row("not judged: paid within a minute of the timeout", f"{verdict.near_timeout:,}")
-    table.add_row("not judged: paid in time, handled after the deadline", f"{verdict.delayed:,}")
-    table.add_row("wrong, lost or both paid and cancelled", f"{len(verdict.wrong):,}")
+    rows = [
+        ("in the file", f"{verdict.orders:,}"),
+        ("with the correct outcome", f"{verdict.right:,}"),
+        ("not judged: paid within a minute of the timeout", f"{verdict.near_timeout:,}"),
+        ("not judged: paid in time, handled after the deadline", f"{verdict.delayed:,}"),
+        ("wrong, lost or both paid and cancelled", f"{len(verdict.wrong):,}"),
+    ]
     for outcome, number in sorted(verdict.outcomes.items()):
-        table.add_row(f"  {outcome.replace('_', ' ')}", f"{number:,}")
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(f"report: {out / 'report.html'}   {seconds:.0f} s in all")
+        rows.append((f"  {outcome.replace('_', ' ')}", f"{number:,}"))
+    title = "Every order is correct" if verdict.passed else "Not every order is correct"
+    write_table(("orders", "number"), rows, right=("number",), title=title)
+    write_line(f"report: {out / 'report.html'}   {seconds:.0f} s in all")
     for order_id, error in list(verdict.wrong.items())[:10]:
-        print(f"warren demo: order {order_id} {error}", file=sys.stderr)
+        write_error(f"warren demo: order {order_id} {error}")
     if share > MAX_UNJUDGED:
-        print(
-            f"warren demo: {share:.0%} of the orders could not be judged; at most {MAX_UNJUDGED:.0%}",
-            file=sys.stderr,
-        )
+        write_error(f"warren demo: {share:.0%} of the orders could not be judged; at most {MAX_UNJUDGED:.0%}")

@@ -6,7 +6,7 @@ Public modules: `warren.sdk` for applications, `warren.sdk.extend` for code that
 
 from typing import TYPE_CHECKING
 
-from warren.core.log_output import JsonLines
+from warren.core.log_output import JsonLines, TextLines
 from warren.core.misplaced_names import raise_missing_name
 from warren.sdk.app.app import App
 from warren.sdk.app.blocking import Sync, SyncFetchedMessage
@@ -168,6 +168,7 @@ __all__ = [
     "SyncFetchedMessage",
     "SystemClock",
     "Telemetry",
+    "TextLines",
     "Timer",
     "TlsFailed",
     "TopologyMismatch",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from warren.cli.ctl.main import main
-from warren.core.errors import ExitStatus, UsageError
+from warren.core.command_output import prepare_streams, run_command
 
-try:
-    sys.exit(main(sys.argv[1:]))
-except UsageError as error:
-    print(f"warren ctl: {error}", file=sys.stderr)
-    sys.exit(ExitStatus.USAGE)
+prepare_streams()
+
+from warren.cli.ctl.main import main  # noqa: E402 - no file that an import opens may get the number of a closed stream
+
+sys.exit(run_command("warren ctl", lambda: main(sys.argv[1:])))

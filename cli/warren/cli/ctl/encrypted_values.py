@@ -10,11 +10,11 @@ import base64
 import binascii
 import hashlib
 import os
-import sys
 from typing import Any, Final
 
 from warren.cli.ctl.erlang_format import decode_term, encode_term, parse_term
 from warren.cli.standard_streams import read_line
+from warren.core.command_output import input_is_terminal
 from warren.core.control_client import ControlError
 from warren.core.erlang_terms import Atom, Term, format_term
 from warren.core.errors import ExitStatus, UsageError, missing_extra_error
@@ -123,7 +123,7 @@ def _read_line(prompt: str) -> str:
 
     :raises UsageError: if there is none.
     """
-    if sys.stdin.isatty():
+    if input_is_terminal():
         from getpass import getpass
 
         return getpass(prompt)

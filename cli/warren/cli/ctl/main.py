@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,22 +12,24 @@ from warren.cli.ctl.output_formats import format_result
 from warren.cli.ctl.verb_arguments import CommandLine, parse_command_line
 from warren.cli.ctl.verbs import DEFAULTS, LOCAL_VERBS, VERBS
 from warren.cli.standard_streams import read_line
+from warren.core.command_output import input_is_terminal, write_error, write_text
 from warren.core.control_client import ControlError, send_request, socket_path
 from warren.core.errors import ExitStatus, UsageError
+from warren.core.text_escapes import escape_value
 
 
 def main(arguments: Sequence[str]) -> int:
     """Perform one verb. Return 0 on success, 2 if the request is wrong, 74 if the broker cannot be reached."""
     words = parse_command_line(arguments)
     if words.verb in ("", "help") or words.general.get("help"):
-        print(overview(str(words.arguments.get("verb") or words.verb)))
+        write_text(overview(str(words.arguments.get("verb") or words.verb)))
         return ExitStatus.SUCCESS if words.verb or words.general.get("help") else ExitStatus.USAGE
     if words.verb not in VERBS:
         raise UsageError(unknown_verb(words.verb))
     try:
         perform(words)
     except ControlError as failed:
-        print(f"warren ctl: {failed}", file=sys.stderr)
+        write_error(f"warren ctl: {failed}")
         return failed.status
     return ExitStatus.SUCCESS
 
@@ -57,7 +58,7 @@ def perform(words: CommandLine) -> None:
         from warren.cli.ctl.encrypted_values import perform_locally
 
         print_line(announcement(words) if verbose else "")
-        print_line(perform_locally(words.verb, words.arguments))
+        write_text(perform_locally(words.verb, words.arguments))
         return
     path = socket_path(general.get("socket"), general.get("data-dir"))
     if verbose:
@@ -74,7 +75,8 @@ def perform(words: CommandLine) -> None:
         definitions.write_file(file or "-", result)
         return
     headers = not (silent or general.get("no-table-headers"))
-    sys.stdout.writelines(f"{line}\n" for line in format_result(result, words.formatter, headers))
+    for line in format_result(result, words.formatter, headers):
+        write_text(line)
     if verbose:
         print_line(VERBS[words.verb].done)
 
@@ -98,7 +100,7 @@ def await_startup(path: Path, timeout: float) -> None:
 
 def print_line(text: str) -> None:
     if text:
-        print(text, flush=True)
+        write_text(text, flush=True)
 
 
 def announcement(words: CommandLine) -> str:
@@ -110,12 +112,15 @@ def announcement(words: CommandLine) -> str:
         return ""
     values: dict[str, Any] = {**DEFAULTS, **words.arguments, "timeout": words.timeout}
     values = {name: ", ".join(value) if isinstance(value, list) else value for name, value in values.items()}
+    values = {
+        name: escape_value(value) if isinstance(value, str) else value for name, value in values.items()
+    }
     return VERBS[words.verb].announce.format_map(values)
 
 
 def read_password() -> str:
     """Read a password from the terminal without echo, or from standard input."""
-    if sys.stdin.isatty():
+    if input_is_terminal():
         from getpass import getpass
 
         return getpass()

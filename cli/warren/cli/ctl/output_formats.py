@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
-"""Control characters, which are escaped: they would break a table's lines and columns, or control a terminal."""
+from warren.core.command_output import display_width, output_can_write, output_is_utf8
+from warren.core.text_escapes import escape_value, json_text
+
+LINES: Final = "─│┌┬┐├┼┤└┴┘"
+"""Horizontal and vertical line of a drawn table, then its corners and crossings from the top left to the bottom right."""
+ASCII_LINES: Final = "-|+++++++++"
+"""The same for an output whose encoding lacks them."""
 
 
 def format_result(result: Any, formatter: str, headers: bool) -> Iterator[str]:
@@ -21,7 +24,7 @@ def format_result(result: Any, formatter: str, headers: bool) -> Iterator[str]:
     if isinstance(result, dict) and "columns" in result and "rows" in result:
         yield from _table(result["columns"], result["rows"], formatter, headers)
     elif formatter == "json":
-        yield json.dumps(result, indent=None if isinstance(result, str) else 2)
+        yield json_text(result, indent=None if isinstance(result, str) else 2, ascii_only=True)
     elif isinstance(result, dict):
         yield from _sections(result)
     elif result is not None:
@@ -33,10 +36,10 @@ def _table(columns: list[str], rows: list[list[Any]], formatter: str, headers: b
         # One row on each line, as RabbitMQ prints it, for line-oriented tools.
         yield "["
         for index, row in enumerate(rows):
-            pairs = json.dumps(
-                dict(zip(columns, row, strict=True)), separators=(",", ":"), ensure_ascii=False
+            pairs = json_text(
+                dict(zip(columns, row, strict=True)), compact=True, ascii_only=not output_is_utf8()
             )
-            yield ("," if index else "") + pairs.encode("utf-8", "replace").decode()
+            yield ("," if index else "") + pairs
         yield "]"
         return
     texts = [[format_value(value) for value in row] for row in rows]
@@ -57,14 +60,21 @@ def _quoted(text: str) -> str:
 
 
 def _drawn(columns: list[str], rows: list[list[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-    bars = ["─" * (width + 2) for width in widths]
-    yield f"┌{'┬'.join(bars)}┐"
+    widths = [max(map(display_width, column)) for column in zip(columns, *rows, strict=True)]
+    drawn = LINES if output_can_write("".join(LINES)) else ASCII_LINES
+    line, side = drawn[0], drawn[1]
+    corners = (drawn[2:5], drawn[5:8], drawn[8:11])
+    bars = [line * (width + 2) for width in widths]
+    top, middle, bottom = (f"{each[0]}{each[1].join(bars)}{each[2]}" for each in corners)
+    yield top
     for index, row in enumerate([columns, *rows]):
         if index == 1:
-            yield f"├{'┼'.join(bars)}┤"
-        yield f"│{'│'.join(f' {text:<{width}} ' for text, width in zip(row, widths, strict=True))}│"
-    yield f"└{'┴'.join(bars)}┘"
+            yield middle
+        cells = (
+            f" {text}{' ' * (width - display_width(text))} " for text, width in zip(row, widths, strict=True)
+        )
+        yield f"{side}{side.join(cells)}{side}"
+    yield bottom
 
 
 def _sections(result: dict[str, Any]) -> Iterator[str]:
@@ -80,7 +90,7 @@ def _sections(result: dict[str, Any]) -> Iterator[str]:
 def format_value(value: Any) -> str:
     """Format a JSON value as text for one column of a table: lists and objects as rabbitmqctl prints Erlang terms."""
     if isinstance(value, str):
-        return CONTROL.sub(_escaped, value).encode("utf-8", "replace").decode()
+        return escape_value(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
@@ -90,10 +100,6 @@ def format_value(value: Any) -> str:
     if isinstance(value, dict):
         return f"[{','.join(f'{{{_term(key)},{_term(item)}}}' for key, item in value.items())}]"
     return str(value)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return {"\t": "\\t", "\n": "\\n", "\r": "\\r"}.get(found[0], f"\\x{ord(found[0]):02x}")
 
 
 def _term(value: Any) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -22,12 +21,13 @@ from warren.cli.typer_commands import (
     Url,
     broker_url,
     command_group,
-    print_json,
     run_group,
     validated_url,
 )
+from warren.core.command_output import write_error, write_json, write_line
 from warren.core.control_client import SOCKET_VARIABLE, ControlError, send_request, socket_path
 from warren.core.errors import ExitStatus, UsageError
+from warren.core.text_escapes import escape_value
 from warren.sdk import App, Queue, WarrenError
 from warren.sdk.extend import Session, duration
 from warren.sdk.planning import ManagementApi, Planner, from_control_socket, from_management
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return run_group(doctor, "doctor", arguments)
     except WarrenError as error:
-        print(f"warren doctor: {error}", file=sys.stderr)
+        write_error(f"warren doctor: {error}")
         return ExitStatus.IO
 
 
@@ -104,7 +104,7 @@ def examine(
     found = [each for each in found if each.code not in ignored]
     found.sort(key=lambda each: (-each.severity, each.code, each.subject))
     if as_json:
-        print_json(
+        write_json(
             {
                 "broker": broker,
                 "findings": [each.as_dict() for each in found],
@@ -200,25 +200,19 @@ def _known_codes(codes: Sequence[str]) -> set[str]:
 
 
 def _show(found: Sequence[Finding], skipped: Sequence[Check], broker: str) -> None:
-    from rich.console import Console
-
-    from warren.patterns.dead_letters.parked_message import printable
-
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    line: Callable[..., None] = console.print
-    line(f"broker: {broker}")
+    write_line(f"broker: {broker}")
     for each in found:
-        line(f"{each.code} {each.name}  {printable(each.subject)}", style=STYLES[each.severity])
+        write_line(f"{each.code} {each.name}  {escape_value(each.subject)}", style=STYLES[each.severity])
         since = "" if each.since is None else f" (since {each.since:%Y-%m-%d %H:%M:%S} UTC)"
-        line(f"    {printable(each.evidence)}{since}")
-        line(f"    {printable(each.advice)}; {each.link}")
+        write_line(f"    {each.evidence}{since}")
+        write_line(f"    {each.advice}; {each.link}")
     counts = [
         f"{sum(each.severity is severity for each in found)} {severity.label}"
         for severity in reversed(Severity)
     ]
-    line(f"{', '.join(counts)}; {len(CHECKS) - len(skipped)} of {len(CHECKS)} checks of the broker ran")
+    write_line(f"{', '.join(counts)}; {len(CHECKS) - len(skipped)} of {len(CHECKS)} checks of the broker ran")
     if skipped:
-        line(
+        write_line(
             f"not checked, for lack of data: {', '.join(f'{each.code} {each.name}' for each in skipped)}",
             style="dim",
         )

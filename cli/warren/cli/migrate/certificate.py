@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
+
+from warren.core.text_escapes import json_text
 
 FORMAT: Final = 1
 """Version of the JSON form."""
@@ -65,10 +66,14 @@ class Certificate:
 
     def as_json(self) -> str:
         """Return the certificate as JSON."""
+        return json_text(self.as_dict(), indent=2) + "\n"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the certificate as values for JSON output."""
         value: dict[str, Any] = {"format": FORMAT, "holds": self.holds, **asdict(self)}
         for queue, each in zip(self.queues, value["queues"], strict=True):
             each["holds"] = queue.holds
-        return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+        return value
 
     def lines(self) -> Iterator[str]:
         """Yield the certificate as lines for a person."""

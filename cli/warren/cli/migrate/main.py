@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
-import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -21,6 +19,7 @@ from warren.cli.migrate.plan import Delays, Plan
 from warren.cli.migrate.queue_move import MigrationRefused
 from warren.cli.migrate.state_folder import StateFolder
 from warren.core.argument_parser import CommandParser
+from warren.core.command_output import write_error, write_json, write_line
 from warren.core.durations import parse_seconds
 from warren.core.errors import ExitStatus, UsageError
 from warren.core.operating_system.signals import END_SIGNALS, on_signal
@@ -53,21 +52,21 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return asyncio.run(_run(source, target, options, words))
     except ListingError as error:
-        print(f"warren migrate: {error}", file=sys.stderr)
+        write_error(f"warren migrate: {error}")
         return ExitStatus.IO
     except MigrationRefused as refused:
-        print(f"warren migrate: {refused}", file=sys.stderr)
+        write_error(f"warren migrate: {refused}")
         return ExitStatus.FAILED
 
 
 async def _run(source: Side, target: Side, options: Options, words: Namespace) -> int:
-    migration = Migration(source, target, options, _tell)
+    migration = Migration(source, target, options, write_error)
     plan = await asyncio.to_thread(migration.plan)
     if words.dry_run:
         return _show(plan, words.json)
     if plan.problems:
         for problem in plan.problems:
-            print(f"warren migrate: cannot move {problem}", file=sys.stderr)
+            write_error(f"warren migrate: cannot move {problem}")
         return ExitStatus.FAILED
     now = datetime.now(UTC).isoformat(timespec="seconds")
     folder = StateFolder(words.state, source.shown, target.shown, now)
@@ -79,28 +78,32 @@ async def _run(source: Side, target: Side, options: Options, words: Namespace) -
     finally:
         folder.close()
     if certificate is None:
-        _tell("interrupted; the same command goes on")
+        write_error("interrupted; the same command goes on")
         return ExitStatus.INTERRUPTED
     _write(certificate, words.state)
     if words.json:
-        print(certificate.as_json(), end="")
+        write_json(certificate.as_dict())
     else:
-        print("\n".join(certificate.lines()))
+        _write_lines(certificate.lines())
     return ExitStatus.SUCCESS if certificate.holds else ExitStatus.FAILED
 
 
 def _show(plan: Plan, as_json: bool) -> int:
-    print(json.dumps(plan.as_json(), indent=2) if as_json else "\n".join(plan.lines()))
+    if as_json:
+        write_json(plan.as_json())
+    else:
+        _write_lines(plan.lines())
     return ExitStatus.FAILED if plan.problems else ExitStatus.SUCCESS
+
+
+def _write_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        write_line(line)
 
 
 def _write(certificate: Certificate, folder: Path) -> None:
     (folder / "certificate.json").write_text(certificate.as_json(), encoding="utf-8")
     (folder / "certificate.txt").write_text("\n".join(certificate.lines()) + "\n", encoding="utf-8")
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _side(option: str, url: str | None, management_url: str | None) -> Side:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -14,10 +13,10 @@ import typer
 
 from warren.cli.trace.diagrams import html_page, mermaid
 from warren.cli.trace.event_stream import ReadReport, read_events
-from warren.cli.typer_commands import Json, Url, broker_url, command_group, print_json, run_group
+from warren.cli.typer_commands import Json, Url, broker_url, command_group, run_group
+from warren.core.command_output import write_error, write_json, write_line, write_text
 from warren.core.errors import ExitStatus, UsageError
 from warren.core.message_story import CapturedEvent, Causes, Story, tell, timeline
-from warren.patterns.dead_letters.parked_message import printable
 from warren.patterns.saga.history import SagaHistory, read_history
 from warren.patterns.stores.open_by_url import open_store_from_url
 from warren.patterns.stores.store import StoreUnavailable
@@ -43,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     except ConfigError as error:
         raise UsageError(str(error)) from None
     except (WarrenError, StoreUnavailable) as error:
-        print(f"warren trace: {error}", file=sys.stderr)
+        write_error(f"warren trace: {error}")
         return ExitStatus.IO
 
 
@@ -102,13 +101,12 @@ def print_story(
         )
         from_time = "its beginning" if start is None else f"{start:{SECOND}} UTC"
         what = f"message {message_id}" if message_id is not None else f"the messages of saga {saga}"
-        print(
-            f"warren trace: no event of {what} in stream {stream}, read from {from_time}: {report.events} events, {times}",
-            file=sys.stderr,
+        write_error(
+            f"warren trace: no event of {what} in stream {stream}, read from {from_time}: {report.events} events, {times}"
         )
         return ExitStatus.FAILED
     if as_json:
-        print_json(_as_json(story, history, report))
+        write_json(_as_json(story, history, report))
     else:
         _show(story, history, report)
     title = f"Message {message_id}" if message_id is not None else f"Saga {saga}"
@@ -157,14 +155,11 @@ def _messages_of(history: SagaHistory | None) -> list[str]:
 
 def _show(story: Story, history: SagaHistory | None, report: ReadReport) -> None:
     if history is not None:
-        print(f"{history}\n")
+        write_text(f"{history}\n")
     for line in timeline(story):
-        print(printable(line))
+        write_line(line)
     if report.missing:
-        print(
-            f"the stream lacks {report.missing} events that were captured, so steps may be missing",
-            file=sys.stderr,
-        )
+        write_error(f"the stream lacks {report.missing} events that were captured, so steps may be missing")
 
 
 def _as_json(story: Story, history: SagaHistory | None, report: ReadReport) -> dict[str, object]:

@@ -123,11 +123,11 @@ class ParkedMessage:
         """Return everything about the message as values for JSON output: the metadata of `as_dict`, properties, headers
         and body.
 
-        A body that is not UTF-8 is `body_base64`. Unprintable characters in headers are replaced.
+        A body that is not UTF-8 is `body_base64`.
         """
         delivery = self.delivery
         try:
-            headers = {printable(name): _json_value(value) for name, value in delivery.headers.items()}
+            headers = {name: _json_value(value) for name, value in delivery.headers.items()}
         except Undecodable as error:
             headers = {"unreadable": str(error)}
         properties = {name: value for name, value in delivery.properties.items() if name != "message_id"}
@@ -138,12 +138,6 @@ class ParkedMessage:
             return {**details, "body_base64": base64.b64encode(delivery.body).decode()}
 
 
-def printable(text: str) -> str:
-    """Replace unprintable characters, which could control a terminal, by U+FFFD: headers and ids of a message may
-    contain anything."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
-
-
 def _json_value(value: Any) -> Any:
     """Convert the value of a header to one that JSON can represent: bytes and unknown types become text."""
     if isinstance(value, dict):
@@ -152,7 +146,7 @@ def _json_value(value: Any) -> Any:
         return [_json_value(inner) for inner in value]
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
-    return value if isinstance(value, int | float | bool | None) else printable(str(value))
+    return value if isinstance(value, int | float | bool | None) else str(value)
 
 
 def _latest_death(headers: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -174,4 +168,4 @@ def _instant(milliseconds: int | None) -> datetime | None:
         return None
 
 
-__all__ = ["ParkedMessage", "printable"]
+__all__ = ["ParkedMessage"]

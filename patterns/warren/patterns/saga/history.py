@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from warren.core.text_escapes import escape, escape_json, escape_value
 from warren.patterns.saga.rules import TIMEOUT, HistoryEntry, SagaInstance, read
 from warren.patterns.stores import ListingStore, Store, record_key
 
@@ -74,7 +75,9 @@ class SagaHistory:
         }
 
     def __str__(self) -> str:
-        lines = [f"saga {self.name} of {self.key}: {self.state}", f"  data {self.data}"]
+        # A key may come from a message and contain anything, and so may data, which is JSON.
+        name, key, state = map(escape_value, (self.name, self.key, self.state))
+        lines = [f"saga {name} of {key}: {state}", f"  data {escape_json(self.data)}"]
         if self.instance.awaited:
             lines.append(f"  waits for {self.instance.awaited}")
         if self.compensations:
@@ -85,7 +88,7 @@ class SagaHistory:
         if forgotten:
             lines.append(f"  ({forgotten} older transitions are forgotten)")
         lines += [_line(entry) for entry in self.entries]
-        return "\n".join(lines)
+        return "\n".join(map(escape, lines))
 
 
 async def read_history(store: Store, name: str, key: str, *, now_ms: int) -> SagaHistory | None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from rich.console import Console
 
 EVENTS = "events"
 """Name of the table with the rows that `Job.events` makes of the messages."""
@@ -120,5 +119,5 @@ class Job(Protocol):
         :param summary: result of `summarise`
         """
 
-    def show(self, summary: Any, console: Console, /) -> None:
+    def show(self, summary: Any, /) -> None:
         """Print the most important numbers of the summary to a terminal."""

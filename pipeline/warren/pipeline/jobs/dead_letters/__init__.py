@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from warren.core.command_output import write_line, write_table
 from warren.pipeline import durations
 from warren.pipeline.jobs.dead_letters.aggregates import summary_of
 from warren.pipeline.jobs.dead_letters.facts import letters_of
@@ -20,7 +21,6 @@ from warren.pipeline.report.formatting import brief
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from rich.console import Console
 
 NAME = "dead-letters"
 HELP = "dead letters by queue, reason, frequency, age and burst"
@@ -89,27 +89,21 @@ def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> S
     return summary_of(tables[EVENTS], BurstRule(options.burst_gap, options.burst_least, options.burst_of))
 
 
-def show(summary: Summary, console: Console) -> None:
+def show(summary: Summary) -> None:
     """Print the queues and reasons for which the most messages were dead-lettered, and the largest bursts of dead
     letters.
     """
-    from rich.table import Table
-
-    table = Table(title=f"{summary.deaths:,} deaths of {summary.messages:,} messages", title_justify="left")
-    for column in ("queue", "reason"):
-        table.add_column(column)
-    for column in ("deaths", "messages", "half within", "90 % within"):
-        table.add_column(column, justify="right")
+    numbers = ("deaths", "messages", "half within", "90 % within")
+    rows = []
     for place in summary.places:
         late = ("-" if each is None else brief(each) for each in (place.median_after, place.p90_after))
-        table.add_row(place.queue, place.reason, f"{place.deaths:,}", f"{place.messages:,}", *late)
-    console.print(table)
+        rows.append((place.queue, place.reason, f"{place.deaths:,}", f"{place.messages:,}", *late))
+    title = f"{summary.deaths:,} deaths of {summary.messages:,} messages"
+    write_table(("queue", "reason", *numbers), rows, right=numbers, title=title)
     for burst in summary.largest_bursts:
         where = burst.reason if burst.queue is None else f"{burst.reason} in {burst.queue}"
-        console.print(
-            f"burst: {burst.deaths:,} {where} in {brief(burst.seconds)} from {burst.began} on", soft_wrap=True
-        )
+        write_line(f"burst: {burst.deaths:,} {where} in {brief(burst.seconds)} from {burst.began} on")
     if summary.bursts > len(summary.largest_bursts):
-        console.print(f"and {summary.bursts - len(summary.largest_bursts):,} smaller bursts")
+        write_line(f"and {summary.bursts - len(summary.largest_bursts):,} smaller bursts")
     if summary.unexplained:
-        console.print(f"{summary.unexplained:,} messages have no header about a death")
+        write_line(f"{summary.unexplained:,} messages have no header about a death")

@@ -10,6 +10,8 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from warren.core.command_output import write_line, write_table
+from warren.core.text_escapes import escape_value
 from warren.pipeline import durations
 from warren.pipeline.jobs.batch_run import spark_path, write_and_reload
 from warren.pipeline.jobs.delivery_audit.capture_gaps import capture_of
@@ -22,7 +24,6 @@ from warren.pipeline.report.formatting import brief
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from rich.console import Console
 
 NAME = "delivery-audit"
 HELP = "lost, duplicated, reordered and late messages, and latencies by queue"
@@ -134,44 +135,33 @@ def made_of(
     }
 
 
-def show(summary: Summary, console: Console) -> None:
+def show(summary: Summary) -> None:
     """Print the numbers of lost, duplicated, reordered and late messages, and the backlogs and latencies of the
     queues.
     """
-    from rich.table import Table
-
-    numbers = summary.messages
-    console.print(
-        f"{numbers.published:,} messages published, {numbers.delivered:,} delivered, {numbers.acknowledged:,} acknowledged"
+    counts = summary.messages
+    write_line(
+        f"{counts.published:,} messages published, {counts.delivered:,} delivered, {counts.acknowledged:,} acknowledged"
     )
     for kind, count in summary.findings.items():
-        ids = [example.message_id for example in summary.examples[kind]]
-        named = f": {', '.join(ids[:5])}{', …' if len(ids) > 5 else ''}" if ids else ""
-        console.print(f"{kind + ':':<12}{count:,}{named}", soft_wrap=True)
+        ids = [escape_value(example.message_id) for example in summary.examples[kind]]
+        named = f": {', '.join(ids[:5])}{', ...' if len(ids) > 5 else ''}" if ids else ""
+        write_line(f"{kind + ':':<12}{count:,}{named}")
     for place, count in summary.places.items():
         if count:
-            console.print(f"lost {PLACES[place]}: {count:,}")
+            write_line(f"lost {PLACES[place]}: {count:,}")
     if summary.capture.missing:
-        console.print(f"capture is incomplete: {summary.capture.missing:,} events are missing")
+        write_line(f"capture is incomplete: {summary.capture.missing:,} events are missing")
     for backlog in summary.backlogs[:10]:
         words = " ".join(measure.words for measure in backlog.measures)
-        console.print(f"{backlog.queue}: {backlog.ready:,} ready. {words}", soft_wrap=True)
-    table = Table(title="queues", title_justify="left")
-    table.add_column("queue")
-    for column in (
-        "messages",
-        "acknowledged",
-        "to delivery: half",
-        "99 %",
-        "to acknowledgement: half",
-        "99 %",
-    ):
-        table.add_column(column, justify="right")
+        write_line(f"{backlog.queue}: {backlog.ready:,} ready. {words}")
+    numbers = ("messages", "acknowledged", "to delivery: half", "99 %", "to acknowledgement: half", "99 %")
+    rows = []
     for queue in summary.queues[:10]:
         spans = [
             brief(each.quantiles[level]) if each.quantiles else ""
             for each in (queue.to_delivery, queue.to_acknowledgement)
             for level in ("0.50", "0.99")
         ]
-        table.add_row(queue.queue, f"{queue.messages:,}", f"{queue.acknowledged:,}", *spans)
-    console.print(table)
+        rows.append((queue.queue, f"{queue.messages:,}", f"{queue.acknowledged:,}", *spans))
+    write_table(("queue", *numbers), rows, right=numbers, title="queues")

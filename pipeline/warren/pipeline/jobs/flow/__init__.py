@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from warren.core.command_output import write_line, write_table
 from warren.pipeline import durations
 from warren.pipeline.jobs.event_rows import events_of
 from warren.pipeline.jobs.flow.aggregates import summary_of
@@ -21,7 +22,6 @@ from warren.pipeline.jobs.flow.summary import Limit, Options, Summary
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from rich.console import Console
 
 NAME = "flow"
 HELP = "rates, backlogs, use of prefetch windows, advice, and when a queue is full"
@@ -101,19 +101,15 @@ def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> S
     return summary_of(tables, Options(options.step, options.trend, options.limit))
 
 
-def show(summary: Summary, console: Console) -> None:
+def show(summary: Summary) -> None:
     """Print the rates and backlogs of the queues, and the measures recommended against growing or persisting
     backlogs.
     """
-    from rich.table import Table
-
-    table = Table(title=f"{summary.events:,} events in {summary.seconds:,.0f} s", title_justify="left")
-    table.add_column("queue")
-    for column in ("in/s", "out/s", "redelivered", "ready", "trend/s", "window used", "idle"):
-        table.add_column(column, justify="right")
+    numbers = ("in/s", "out/s", "redelivered", "ready", "trend/s", "window used", "idle")
+    rows = []
     for queue in summary.queues:
         shares = ("-" if each is None else f"{each:.0%}" for each in (queue.window_used, queue.idle))
-        table.add_row(
+        row = (
             queue.queue,
             f"{queue.published_a_second:,.1f}",
             f"{queue.settled_a_second:,.1f}",
@@ -122,10 +118,12 @@ def show(summary: Summary, console: Console) -> None:
             "a stream" if queue.stream else trend_words(queue.growth),
             *shares,
         )
-    console.print(table)
+        rows.append(row)
+    title = f"{summary.events:,} events in {summary.seconds:,.0f} s"
+    write_table(("queue", *numbers), rows, right=numbers, title=title)
     for queue in summary.queues:
         for measure in queue.measures:
             if measure.kind != "nothing":
-                console.print(f"{queue.queue}: {measure.words}", soft_wrap=True)
+                write_line(f"{queue.queue}: {measure.words}")
     if summary.missing:
-        console.print(f"capture lost {summary.missing:,} events: backlogs may be wrong by as many")
+        write_line(f"capture lost {summary.missing:,} events: backlogs may be wrong by as many")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from warren.core.command_output import write_line, write_table
 from warren.pipeline import durations
 from warren.pipeline.jobs.order_timeouts.facts import (
     CONTRADICTIONS,
@@ -23,7 +24,6 @@ from warren.pipeline.jobs.order_timeouts.summary import Summary, summary_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from rich.console import Console
 
 NAME = "order-timeouts"
 HELP = "orders paid in time, late or never, and the effect of other timeouts"
@@ -110,35 +110,24 @@ def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> S
     return summary_of(tables["events"], tables["orders"], options.timeout, options.recount)
 
 
-def show(summary: Summary, console: Console) -> None:
+def show(summary: Summary) -> None:
     """Print the numbers of orders paid in time, late and never, the same under the other timeouts of `--recount`, and
     the orders whose messages contradict each other.
     """
-    from rich.table import Table
-
-    table = Table(
-        title=f"{summary.orders:,} orders from {summary.messages.read:,} messages", title_justify="left"
-    )
-    table.add_column("timeout")
-    for column in ("paid in time", "paid late", "never paid"):
-        table.add_column(column, justify="right")
-    table.add_row(
-        f"{durations.format_duration(summary.timeout_seconds)}, as decided",
-        f"{summary.paid_in_time:,}",
-        f"{summary.paid_late:,}",
-        f"{summary.cancelled:,}",
-        end_section=True,
-    )
+    numbers = ("paid in time", "paid late", "never paid")
+    decided = (f"{summary.paid_in_time:,}", f"{summary.paid_late:,}", f"{summary.cancelled:,}")
+    rows = [(f"{durations.format_duration(summary.timeout_seconds)}, as decided", *decided)]
     for each in summary.recount:
-        row = (f"{each.paid_in_time:,}", f"{each.paid_late:,}", f"{each.never_paid:,}")
-        table.add_row(f"{durations.format_duration(each.timeout_seconds)}, recounted", *row)
-    console.print(table)
+        recounted = (f"{each.paid_in_time:,}", f"{each.paid_late:,}", f"{each.never_paid:,}")
+        rows.append((f"{durations.format_duration(each.timeout_seconds)}, recounted", *recounted))
+    title = f"{summary.orders:,} orders from {summary.messages.read:,} messages"
+    write_table(("timeout", *numbers), rows, right=numbers, title=title)
     for name, count in summary.contradictions.items():
         if count:
-            console.print(f"in doubt: {count:,} {CONTRADICTIONS[name]}")
+            write_line(f"in doubt: {count:,} {CONTRADICTIONS[name]}")
     if without := summary.recount[0].without_times:
-        console.print(f"times unknown, in no recount: {without:,}")
+        write_line(f"times unknown, in no recount: {without:,}")
     if summary.undecided:
-        console.print(f"not decided yet: {summary.undecided:,}")
+        write_line(f"not decided yet: {summary.undecided:,}")
     if summary.decided_otherwise:
-        console.print(f"outcome differs from the times in the orders: {summary.decided_otherwise:,}")
+        write_line(f"outcome differs from the times in the orders: {summary.decided_otherwise:,}")
