@@ -344,6 +344,83 @@ async def test_a_letter_is_edited_in_an_editor(
     assert (await take_one(amqp_url, name)).body == b'{"n":11}'
 
 
+HALF = b'{"name":"\\ud83d","n":1}'
+"""Valid JSON (RFC 8259, section 8.2), as JavaScript writes it for half of an emoji."""
+DEEP = b"[" * 100_000
+"""Text that Python's JSON parser refuses with a RecursionError."""
+
+
+@pytest.fixture
+async def unusual(parked: App, name: str, amqp_url: str) -> str:
+    """Park letters whose bodies hold half of a surrogate pair, NaN, and lists within lists; return the queue."""
+    dead = {
+        "warren-dead-reason": "failed",
+        "warren-dead-queue": name,
+        "warren-exchange": "",
+        "warren-key": name,
+    }
+    letters = {
+        "half": HALF,
+        "nan": b'{"ratio": NaN}',
+        "deep": DEEP,
+        "controls": b'{"a": "\xc2\x9b\xe2\x80\xae"}',
+    }
+    async with App(amqp_url, name="unusual") as app:
+        for message_id, body in letters.items():
+            await app.publish(body, exchange="", key=f"{name}.dead", message_id=message_id, headers=dead)
+    return f"{name}.dead"
+
+
+async def test_an_unusual_letter_is_shown(unusual: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for letter, shown in (
+        ("half", '"name": "\\ud83d"'),
+        ("nan", '{"ratio": NaN}'),
+        ("deep", "[" * 100_000),
+        ("controls", '"a": "\\u009b\\u202e"'),
+    ):
+        assert await dlq("show", unusual, letter) == ExitStatus.SUCCESS
+        assert shown in capsys.readouterr().out
+        assert await dlq("show", unusual, letter, "--json") == ExitStatus.SUCCESS
+        assert json.loads(capsys.readouterr().out)["message_id"] == letter
+
+
+@pytest.mark.processes
+async def test_an_unusual_letter_is_edited_and_its_file_removed(
+    unusual: str,
+    name: str,
+    amqp_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("VISUAL", "true")
+    for letter in ("half", "nan", "deep", "controls"):
+        assert await dlq("edit", unusual, letter) == ExitStatus.FAILED
+        assert "was not changed" in capsys.readouterr().err
+        assert not os.listdir(tmp_path)
+    assert await dlq("edit", unusual, "half", "--set", "n=7", "--dry-run") == ExitStatus.SUCCESS
+    assert '"n": 7' in capsys.readouterr().out
+    with pytest.raises(UsageError, match="--set needs a JSON body"):
+        await dlq("edit", unusual, "deep", "--set", "n=7", "--dry-run")
+    monkeypatch.setenv("VISUAL", 'sed -i \'s/"n": 1/"n": 11/\'')
+    assert await dlq("edit", unusual, "half") == ExitStatus.SUCCESS
+    assert (await take_one(amqp_url, name)).body == HALF.replace(b"1}", b"11}")
+    monkeypatch.setenv("VISUAL", 'sed -i \'s/body_text.*/body_text": "\\\\ud83d"/\'')
+    with pytest.raises(UsageError, match="half of a surrogate pair at character 1") as refused:
+        await dlq("edit", unusual, "deep")
+    _check_kept_file(tmp_path, str(refused.value))
+    monkeypatch.setenv("VISUAL", "sed -i '1s/^/\\xff/'")
+    with pytest.raises(UsageError, match="the edited text is not UTF-8") as refused:
+        await dlq("edit", unusual, "nan")
+    _check_kept_file(tmp_path, str(refused.value))
+    monkeypatch.setenv("VISUAL", "rm")
+    with pytest.raises(UsageError, match="the edited text cannot be read: No such file"):
+        await dlq("edit", unusual, "nan")
+    assert not os.listdir(tmp_path)
+
+
 def _check_kept_file(folder: Path, error: str) -> None:
     """Check that the folder has the one file that the error names, which no other user may read; delete it."""
     (kept,) = folder.glob("warren-letter-*.json")
