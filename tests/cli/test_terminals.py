@@ -427,7 +427,7 @@ def test_colours_are_for_terminals_without_no_color(place: Place) -> None:
 
 
 def test_a_reader_that_goes_away_in_the_middle_ends_a_command(place: Place) -> None:
-    """As with `| head -1`: the reader has read a line, and the rest is more than a pipe holds."""
+    """The reader has read a line, as `head -1` does, and the rest is more than a pipe holds."""
     reading, writing = os.pipe()
     arguments = [*WORK["dlq", "ls"](place), "--limit", str(LETTERS)]
     command = subprocess.Popen(

@@ -12,7 +12,7 @@ import typer
 
 from warren.cli.typer_commands import Url, command_group, validated_url
 from warren.cli.typer_commands import run_group as run_command
-from warren.core.command_output import write_document, write_error, write_json_text, write_text
+from warren.core.command_output import write_document, write_error, write_json_text, write_lines
 from warren.core.errors import ExitStatus, UsageError
 from warren.core.text_escapes import json_text
 
@@ -128,7 +128,7 @@ def _write_json(text: str) -> None:
 
 
 def _write_changes(text: str) -> None:
-    write_text(text.rstrip("\n"))
+    write_lines(text.rstrip("\n"))
 
 
 def _write(text: str, output: Path | None, write: Callable[[str], None]) -> int:

@@ -14,7 +14,7 @@ from warren.broker.bench.measurement import BenchError, measure
 from warren.broker.bench.report import Report
 from warren.core.argument_parser import CommandParser
 from warren.core.blocking_connection import ClosedByBroker
-from warren.core.command_output import write_error, write_text
+from warren.core.command_output import write_error, write_lines
 from warren.core.errors import ExitStatus, UsageError
 from warren.wire.amqp_url import AmqpUrl, parse_url
 
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str]) -> int:
         return _io_error(f"{url.masked}: {error}")
     except OSError as error:
         return _io_error(f"no AMQP broker answers at {url.masked}: {error}")
-    write_text(report.as_json() if options.json else report.as_text(load))
+    write_lines(report.as_json() if options.json else report.as_text(load))
     return ExitStatus.SUCCESS if report.verdict.holds else ExitStatus.FAILED
 
 

@@ -23,7 +23,7 @@ from warren.broker.span_export import SpanExportError
 from warren.broker.store.errors import StoreError
 from warren.broker.store.log.switch_interval import SWITCH_INTERVAL
 from warren.cli.garbage_collection import collect_less_often, collect_when_due
-from warren.core.command_output import OutputClosed, OutputFailed, write_error, write_line, write_text
+from warren.core.command_output import OutputClosed, OutputFailed, write_error, write_line, write_lines
 from warren.core.errors import ExitStatus, UsageError, missing_extra_error
 from warren.core.log_output import write_logs
 from warren.core.operating_system.descriptors import raise_descriptor_limit
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     config, print_only = load_config(arguments, os.environ)
     if print_only:
-        write_text(format_config(config))
+        write_lines(format_config(config))
         return ExitStatus.SUCCESS
     write_logs(config.log.log_level, as_json=config.log.log_json)
     for source, names in config.ignored.items():

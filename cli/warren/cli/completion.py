@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from warren.core.argument_parser import CommandParser
-from warren.core.command_output import write_line, write_text
+from warren.core.command_output import write_line, write_lines
 from warren.core.errors import ExitStatus
 
 # The same group as in the dispatcher, which no command imports.
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("typed", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args(list(arguments))
     if options.shell != "words":
-        write_text(SCRIPTS[options.shell].rstrip("\n"))
+        write_lines(SCRIPTS[options.shell].rstrip("\n"))
         return ExitStatus.SUCCESS
     typed = options.typed[1:] if options.typed[:1] == ["--"] else options.typed
     for word in words(typed or [""]):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from warren.cli.standard_streams import read_bytes
-from warren.core.command_output import write_text
+from warren.core.command_output import write_lines
 from warren.core.control_client import ControlError
 from warren.core.errors import ExitStatus, UsageError
 from warren.core.text_escapes import json_text
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
 
     line = list(arguments)
     if not line or {"-h", "--help"} & set(line):
-        write_text(USAGE)
+        write_lines(USAGE)
         return ExitStatus.SUCCESS if line else ExitStatus.USAGE
     at = next((index for index, word in enumerate(line) if word in ("export", "import")), None)
     if at is None:
@@ -77,7 +77,7 @@ def write_file(name: str, definitions: Any) -> None:
     """
     text = json_text(definitions, indent=2, ascii_only=True)
     if name == "-":
-        write_text(text)
+        write_lines(text)
         return
     try:
         handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

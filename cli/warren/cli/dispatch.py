@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points, version
 
-from warren.core.command_output import prepare_streams, run_command, write_error, write_line, write_text
+from warren.core.command_output import prepare_streams, run_command, write_error, write_line, write_lines
 from warren.core.documentation_links import troubleshooting_link
 from warren.core.errors import ExitStatus, UsageError
 
@@ -32,7 +32,7 @@ def _dispatch(name: str, words: list[str]) -> int:
     """Run the command of this name with the arguments `words`, and return its exit status."""
     commands = {point.name: point for point in entry_points(group=GROUP)}
     if name in ("", "-h", "--help", "help"):
-        write_text(usage(commands))
+        write_lines(usage(commands))
         return ExitStatus.SUCCESS if name else ExitStatus.USAGE
     if name == "--version":
         write_line(f"warren {version('warrenmq')}")

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from warren.cli.typer_commands import Json, command_group, run_group
-from warren.core.command_output import write_error, write_json, write_line, write_text
+from warren.core.command_output import write_error, write_json, write_line, write_lines
 from warren.core.errors import ExitStatus, UsageError
 from warren.core.text_escapes import escape_value
 from warren.patterns.saga.history import SagaHistory, read_histories, read_history
@@ -106,4 +106,4 @@ def show_saga(
     if as_json:
         write_json(history.as_json())
     else:
-        write_text(str(history))
+        write_lines(str(history))

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from warren.core.command_output import write_text
+from warren.core.command_output import write_lines
 from warren.core.errors import ExitStatus, UsageError
 
 Url = Annotated[
@@ -54,7 +54,7 @@ def run_group(app: typer.Typer, name: str, words: Sequence[str]) -> int:
         # Errors of click, recognised by their method: their module differs between typer's releases.
         text = str(error.format_message())
         if "\n" in text or not text:
-            write_text(text)
+            write_lines(text)
             return ExitStatus.USAGE
         raise UsageError(f"{text.rstrip('.')} (see `warren {name} --help`)") from None
     return status if isinstance(status, int) else 0

@@ -175,7 +175,7 @@ def write_line(text: str = "", *, style: str | None = None, flush: bool = False)
         sys.stdout.flush()
 
 
-def write_text(text: str, *, flush: bool = False) -> None:
+def write_lines(text: str, *, flush: bool = False) -> None:
     """Write a text of several lines to standard output. Its control characters are escaped, except line breaks and tabs.
 
     :param flush: write it at once, even if the output is a pipe or a file.
@@ -203,7 +203,7 @@ def write_fields(fields: Mapping[str, Any], body: str) -> None:
                 write_line(f"  {escape_value(str(inner))}: {escape_value(str(text))}")
         elif name != "body":
             write_line(f"{name}: {'' if value is None else escape_value(str(value))}")
-    write_text(f"\n{body}")
+    write_lines(f"\n{body}")
 
 
 def write_json(value: Any, *, indent: int | None = 2) -> None:
@@ -325,7 +325,8 @@ def confirm(question: str) -> bool:
     """Ask a question on standard error, and return whether the answer on standard input is yes; the default is no."""
     sys.stderr.write(f"{escape(question)} [y/N]: ")
     sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    # Bytes: an answer in another encoding is no error, but no.
+    return sys.stdin.buffer.readline().strip().lower() in (b"y", b"yes")
 
 
 def input_is_terminal() -> bool:
@@ -383,7 +384,7 @@ __all__ = [
     "write_json",
     "write_json_text",
     "write_line",
+    "write_lines",
     "write_row",
     "write_table",
-    "write_text",
 ]

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.polling import PATIENCE
+from tests.support.standard_input import standard_input
 from warren.core import command_output
 from warren.core.errors import ExitStatus, UsageError
 from warren.core.text_escapes import escape_value
@@ -109,7 +110,7 @@ def test_a_style_colours_one_line(
 def test_a_question_is_answered_on_standard_input(
     answer: str, agreed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    monkeypatch.setattr("sys.stdin", standard_input(answer))
     assert command_output.confirm("Delete\x1b?") is agreed
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "Delete\\x1b? [y/N]: ")

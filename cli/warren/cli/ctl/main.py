@@ -12,7 +12,7 @@ from warren.cli.ctl.output_formats import format_result
 from warren.cli.ctl.verb_arguments import CommandLine, parse_command_line
 from warren.cli.ctl.verbs import DEFAULTS, LOCAL_VERBS, VERBS
 from warren.cli.standard_streams import read_line
-from warren.core.command_output import input_is_terminal, write_error, write_text
+from warren.core.command_output import input_is_terminal, write_error, write_lines
 from warren.core.control_client import ControlError, send_request, socket_path
 from warren.core.errors import ExitStatus, UsageError
 from warren.core.text_escapes import escape_value
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     """Perform one verb. Return 0 on success, 2 if the request is wrong, 74 if the broker cannot be reached."""
     words = parse_command_line(arguments)
     if words.verb in ("", "help") or words.general.get("help"):
-        write_text(overview(str(words.arguments.get("verb") or words.verb)))
+        write_lines(overview(str(words.arguments.get("verb") or words.verb)))
         return ExitStatus.SUCCESS if words.verb or words.general.get("help") else ExitStatus.USAGE
     if words.verb not in VERBS:
         raise UsageError(unknown_verb(words.verb))
@@ -58,7 +58,7 @@ def perform(words: CommandLine) -> None:
         from warren.cli.ctl.encrypted_values import perform_locally
 
         print_line(announcement(words) if verbose else "")
-        write_text(perform_locally(words.verb, words.arguments))
+        write_lines(perform_locally(words.verb, words.arguments))
         return
     path = socket_path(general.get("socket"), general.get("data-dir"))
     if verbose:
@@ -76,7 +76,7 @@ def perform(words: CommandLine) -> None:
         return
     headers = not (silent or general.get("no-table-headers"))
     for line in format_result(result, words.formatter, headers):
-        write_text(line)
+        write_lines(line)
     if verbose:
         print_line(VERBS[words.verb].done)
 
@@ -100,7 +100,7 @@ def await_startup(path: Path, timeout: float) -> None:
 
 def print_line(text: str) -> None:
     if text:
-        write_text(text, flush=True)
+        write_lines(text, flush=True)
 
 
 def announcement(words: CommandLine) -> str:

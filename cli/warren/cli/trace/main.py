@@ -14,7 +14,7 @@ import typer
 from warren.cli.trace.diagrams import html_page, mermaid
 from warren.cli.trace.event_stream import ReadReport, read_events
 from warren.cli.typer_commands import Json, Url, broker_url, command_group, run_group
-from warren.core.command_output import write_error, write_json, write_line, write_text
+from warren.core.command_output import write_error, write_json, write_line, write_lines
 from warren.core.errors import ExitStatus, UsageError
 from warren.core.message_story import CapturedEvent, Causes, Story, tell, timeline
 from warren.patterns.saga.history import SagaHistory, read_history
@@ -155,7 +155,7 @@ def _messages_of(history: SagaHistory | None) -> list[str]:
 
 def _show(story: Story, history: SagaHistory | None, report: ReadReport) -> None:
     if history is not None:
-        write_text(f"{history}\n")
+        write_lines(f"{history}\n")
     for line in timeline(story):
         write_line(line)
     if report.missing:
