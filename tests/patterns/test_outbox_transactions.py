@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.pool import AsyncAdaptedQueuePool
 
 from tests.patterns.sql_sessions import Sessions, asyncpg_url, sqlite_url
 from tests.support.polling import eventually
@@ -42,7 +43,7 @@ class Database:
     async def sessions(self, **options: Any) -> AsyncIterator[Sessions]:
         if self._schema is not None:
             options["connect_args"] = {"server_settings": {"search_path": self._schema}}
-        engine = create_async_engine(self._url, **options)
+        engine = create_async_engine(self._url, poolclass=AsyncAdaptedQueuePool, **options)
         try:
             yield async_sessionmaker(engine)
         finally:

@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.pool import AsyncAdaptedQueuePool
 
 from tests.patterns.faults.skewed_clock import SkewedClock
 from tests.patterns.slow_sqlite import SlowSqlite
@@ -172,7 +173,8 @@ async def test_the_table_is_created_in_each_database(tmp_path: Path) -> None:
 
 
 async def test_a_pool_of_one_connection_is_enough(tmp_path: Path) -> None:
-    engine = create_async_engine(sqlite_url(tmp_path), pool_size=1, max_overflow=0, pool_timeout=1)
+    pool = {"poolclass": AsyncAdaptedQueuePool, "pool_size": 1, "max_overflow": 0, "pool_timeout": 1}
+    engine = create_async_engine(sqlite_url(tmp_path), **pool)
     once = TransactionalOnce(async_sessionmaker(engine))
 
     async def nothing() -> bytes:
