@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
@@ -23,8 +24,11 @@ async def open_sessions(url: str, schema: str | None = None) -> AsyncIterator[Se
 
     :param schema: PostgreSQL schema of the test's own, created if needed; the default for unqualified names
     """
-    options = {"connect_args": {"server_settings": {"search_path": schema}}} if schema else {}
-    engine: AsyncEngine = create_async_engine(asyncpg_url(url), pool_size=20, **options)
+    options: dict[str, Any] = {"connect_args": {"server_settings": {"search_path": schema}}} if schema else {}
+    if url.startswith("postgresql:"):
+        # The pool for SQLite has no size before SQLAlchemy 2.0.38.
+        options["pool_size"] = 20
+    engine: AsyncEngine = create_async_engine(asyncpg_url(url), **options)
     try:
         if schema is not None:
             async with engine.begin() as connection:
