@@ -369,6 +369,7 @@ def test_the_help_of_a_command_works_on_a_terminal(
     assert in_pipes(words, place).status == ExitStatus.SUCCESS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", sorted({command[:1] for command in commands()}))
 def test_help_in_locale_c_is_plain_text(command: tuple[str, ...], place: Place) -> None:
     done = in_locale_c([*command, "--help"], place.folder)
