@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.patterns.sql_sessions import Sessions, open_sessions, sqlite_url
 from tests.patterns.topology_cleanup import delete_topology
 from tests.support.postgres import PostgreSQL, postgres_server
 from warren.patterns import ListingStore, PostgresStore, RedisStore, SqliteStore
@@ -57,6 +58,17 @@ async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
     yield open_one
     for store in opened:
         await store.close()
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+async def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Sessions]:
+    """Yield a session factory on a database of the test's own."""
+    if request.param == "postgres":
+        opening = open_sessions(request.getfixturevalue("postgres_url"), f"t{uuid4().hex}")
+    else:
+        opening = open_sessions(sqlite_url(tmp_path))
+    async with opening as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from opentelemetry import metrics
@@ -20,16 +18,6 @@ from warren.core.errors import UsageError
 from warren.patterns import Outbox, TransactionalOnce
 from warren.sdk import App, Command, ConfigError, Delivery, Event, Queue
 from warren.testing import Warren
-
-
-@pytest.fixture(params=["postgres", "sqlite"])
-async def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Sessions]:
-    if request.param == "postgres":
-        opening = open_sessions(request.getfixturevalue("postgres_url"), f"t{uuid4().hex}")
-    else:
-        opening = open_sessions(sqlite_url(tmp_path))
-    async with opening as opened:
-        yield opened
 
 
 class Shop:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from sqlalchemy import text
@@ -21,16 +19,6 @@ from warren.sdk import App, Event, Queue
 from warren.testing import Warren
 
 MESSAGES = 1600
-
-
-@pytest.fixture(params=["postgres", "sqlite"])
-async def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Sessions]:
-    if request.param == "postgres":
-        opening = open_sessions(request.getfixturevalue("postgres_url"), f"t{uuid4().hex}")
-    else:
-        opening = open_sessions(sqlite_url(tmp_path))
-    async with opening as opened:
-        yield opened
 
 
 @pytest.fixture(autouse=True)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from sqlalchemy import text
@@ -24,16 +22,12 @@ from warren.patterns.idempotency import transactional_once
 from warren.sdk import ConfigError, DeadLetter
 
 
-@pytest.fixture(params=["postgres", "sqlite"])
-async def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Sessions]:
-    if request.param == "postgres":
-        opening = open_sessions(request.getfixturevalue("postgres_url"), f"t{uuid4().hex}")
-    else:
-        opening = open_sessions(sqlite_url(tmp_path))
-    async with opening as opened:
-        async with opened.begin() as session:
-            await session.execute(text("CREATE TABLE effects (what text)"))
-        yield opened
+@pytest.fixture
+async def sessions(sessions: Sessions) -> Sessions:
+    """Return the session factory of a database with a table for the effects of handlers."""
+    async with sessions.begin() as session:
+        await session.execute(text("CREATE TABLE effects (what text)"))
+    return sessions
 
 
 async def effect(what: str = "charged") -> bytes:

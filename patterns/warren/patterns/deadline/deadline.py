@@ -40,7 +40,7 @@ from warren.patterns.stores import (
     StoreReference,
     apply_rule,
     apply_rule_with_retry,
-    record_key,
+    required_key,
 )
 from warren.sdk import (
     App,
@@ -337,9 +337,7 @@ class Deadline:
         await app.publish(self._due(key=key, due_ms=until_ms if due_ms is None else due_ms), key=queue)
 
     def _key(self, key: str) -> str:
-        if key == "":
-            raise ConfigError(f"deadline {self.name}: the key is empty")
-        return record_key("deadline", self.name, key)
+        return required_key("deadline", self.name, key)
 
     def _now_ms(self) -> int:
         return int(self._clock.now() * 1000)

@@ -6,8 +6,7 @@ from datetime import timedelta
 from typing import Final
 
 from warren.patterns.argument_checks import check_store
-from warren.patterns.stores import RuleResult, Store, StoreReference, apply_rule, record_key
-from warren.sdk import ConfigError
+from warren.patterns.stores import RuleResult, Store, StoreReference, apply_rule, required_key
 from warren.sdk.extend import Duration, duration
 
 SEQUENCE: Final = "warren-sequence"
@@ -40,8 +39,6 @@ class SequenceNumbers:
         :raises ConfigError: the key is empty, or no text.
         :raises StoreUnavailable: a number may have been used up; calling again then leaves a gap.
         """
-        if key == "":
-            raise ConfigError(f"numbers {self._name}: the key is empty")
         number = await apply_rule(self._store, self._record_key(key), self._count)
         return {SEQUENCE_KEY: key, SEQUENCE: number}
 
@@ -50,7 +47,7 @@ class SequenceNumbers:
         return RuleResult(str(number).encode(), number, self._keep_ms)
 
     def _record_key(self, key: str) -> str:
-        return record_key("numbers", self._name, key)
+        return required_key("numbers", self._name, key)
 
 
 __all__ = ["SEQUENCE", "SEQUENCE_KEY", "SequenceNumbers"]

@@ -15,6 +15,7 @@ from warren.patterns.stores.store import (
     apply_rule_with_retry,
     listed_key,
     record_key,
+    required_key,
 )
 from warren.patterns.stores.store_override import StoreReference, override_store
 
@@ -35,4 +36,5 @@ __all__ = [
     "listed_key",
     "override_store",
     "record_key",
+    "required_key",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -18,7 +17,6 @@ class LoopConnections(Generic[Connection]):
 
     def __init__(self, connect: Callable[[], Connection]) -> None:
         self._connect = connect
-        self._lock = threading.Lock()
         self._connections: dict[asyncio.AbstractEventLoop, Connection] = {}
 
     def current(self) -> Connection:
@@ -27,19 +25,17 @@ class LoopConnections(Generic[Connection]):
         connection = self._connections.get(loop)
         if connection is None:
             connection = self._connect()
-            with self._lock:
-                # Loops that have ended without closing theirs.
-                for ended in [each for each in self._connections if each.is_closed()]:
-                    del self._connections[ended]
-                self._connections[loop] = connection
+            # Loops that have ended without closing theirs. Other threads may do the same now.
+            for ended in [each for each in list(self._connections) if each.is_closed()]:
+                self._connections.pop(ended, None)
+            self._connections[loop] = connection
         return connection
 
     def remove_current(self) -> Connection | None:
         """Remove and return the connection of the running loop, for its end; None if there is none. Other loops close
         theirs.
         """
-        with self._lock:
-            return self._connections.pop(asyncio.get_running_loop(), None)
+        return self._connections.pop(asyncio.get_running_loop(), None)
 
 
 __all__ = ["LoopConnections"]

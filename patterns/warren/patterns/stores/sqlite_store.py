@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import sqlite3
 import threading
@@ -47,6 +48,10 @@ class SqliteStore:
             )
         self._path = Path(path)
         self._timeout = seconds(timeout, "SqliteStore: timeout", positive=True)
+        self._process = os.getpid()
+        """The process that the following belong to."""
+        self._lock = threading.Lock()
+        """Held while a request is passed to the worker, or the worker changes."""
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
         # Open and close the file once, so that a wrong path fails at start and not with the first message.
@@ -57,14 +62,14 @@ class SqliteStore:
     ) -> SwapResult:
         loop = asyncio.get_running_loop()
         request = _Request(key, expected, record, keep_ms, loop, loop.create_future())
-        if self._worker is None or not self._worker.is_alive():
-            # In a process that was forked there is no thread, and somebody may have held the lock of the queue.
-            self._requests = queue.SimpleQueue()
-            self._worker = threading.Thread(
-                target=self._work, args=(self._requests,), name=f"warren {self._path.name}", daemon=True
-            )
-            self._worker.start()
-        self._requests.put(request)
+        self._leave_parent()
+        with self._lock:
+            if self._worker is None:
+                self._worker = threading.Thread(
+                    target=self._work, args=(self._requests,), name=f"warren {self._path.name}", daemon=True
+                )
+                self._worker.start()
+            self._requests.put(request)
         return await request.answer
 
     async def records(self, prefix: str) -> AsyncIterator[tuple[str, bytes]]:
@@ -88,13 +93,23 @@ class SqliteStore:
             raise StoreUnavailable(f"the records of {self._path} cannot be read: {error}") from error
 
     async def close(self) -> None:
-        worker, self._worker = self._worker, None
-        if worker is None or not worker.is_alive():
-            return
-        self._requests.put(None)
-        # Requests from now on go to the next worker, not to the one that ends.
-        self._requests = queue.SimpleQueue()
+        self._leave_parent()
+        with self._lock:
+            worker, self._worker = self._worker, None
+            if worker is None:
+                return
+            self._requests.put(None)
+            # Requests from now on go to the next worker, not to the one that ends.
+            self._requests = queue.SimpleQueue()
         await asyncio.to_thread(worker.join)
+
+    def _leave_parent(self) -> None:
+        """In a process that was forked, forget the thread of the parent, and the locks that it may have held."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._lock = threading.Lock()
+            self._requests = queue.SimpleQueue()
+            self._worker = None
 
     def _work(self, requests: queue.SimpleQueue[_Request | None]) -> None:
         """Run the worker thread: execute the waiting requests in one transaction and answer them, again and again,

@@ -120,14 +120,22 @@ def record_key(pattern: str, owner: str, key: str) -> str:
     return f"{pattern}:{hashlib.sha256(whole.encode()).hexdigest()}"
 
 
+def required_key(pattern: str, owner: str, key: str) -> str:
+    """Return the key as `record_key` does, for a pattern in which an empty key means that there is none.
+
+    :raises ConfigError: the key is empty, or no text.
+    """
+    if key == "":
+        raise ConfigError(f"{pattern} {owner}: the key is empty")
+    return record_key(pattern, owner, key)
+
+
 def listed_key(pattern: str, owner: str, key: str) -> str:
     """Return the key as `record_key` does, for a record that is found by listing those of its owner.
 
     :raises ConfigError: the key is too long, or empty, or no text.
     """
-    if key == "":
-        raise ConfigError(f"{pattern} {owner}: the key is empty")
-    whole, prefix = record_key(pattern, owner, key), record_key(pattern, owner, "")
+    whole, prefix = required_key(pattern, owner, key), record_key(pattern, owner, "")
     if not whole.startswith(prefix):
         room = max(0, KEY_BYTES - len(prefix))
         raise ConfigError(
@@ -199,4 +207,5 @@ __all__ = [
     "apply_rule_with_retry",
     "listed_key",
     "record_key",
+    "required_key",
 ]

@@ -30,6 +30,8 @@ class Lifecycle:
         self.listeners: StateListeners = StateListeners()
         self._runtime: Runtime | None = None
         self._of_parent: Runtime | None = None
+        self._process = os.getpid()
+        """The process that the runtime belongs to."""
         self._has_started = False
 
     async def start(
@@ -47,6 +49,7 @@ class Lifecycle:
             on_return=self._call_back_return,
             on_state=self.listeners.notify,
         )
+        self._process = os.getpid()
         self._has_started = True
         try:
             await runtime.start()
@@ -94,7 +97,7 @@ class Lifecycle:
 
     @property
     def _runs_in_parent(self) -> bool:
-        return self._runtime is not None and self._runtime.process != os.getpid()
+        return self._runtime is not None and self._process != os.getpid()
 
     @property
     def url(self) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import Context, copy_context
 from datetime import datetime
@@ -89,7 +88,6 @@ class Runtime:
         self._hooks = hooks
         self._on_state = on_state
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        self.process: int = os.getpid()
         self.hosts: Hosts | None = None if isinstance(settings.broker, EmbeddedBroker) else settings.broker
         self._broker: BrokerProcess | None = None
         self._publish_connection: SupervisedConnection | None = None
