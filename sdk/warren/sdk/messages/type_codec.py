@@ -14,7 +14,7 @@ from pydantic_core import to_json
 
 from warren.sdk.errors import ConfigError
 from warren.sdk.messages.content_types import pack, unpack
-from warren.sdk.messages.schema_findings import examine
+from warren.sdk.messages.schema_findings import Findings, examine
 from warren.sdk.messages.tightened_schema import build, tightened
 from warren.sdk.messages.types import Message
 from warren.sdk.messages.validation_errors import format_validation_error
@@ -49,7 +49,8 @@ class TypeCodec:
         adapter: TypeAdapter[Any] = TypeAdapter(kind)
         adapter.rebuild()
         schema: Any = adapter.core_schema
-        self.findings = findings = examine(schema)
+        self.findings: Findings = examine(schema)
+        findings = self.findings
         self._checks_values = not findings.certain
         self._classes = findings.classes
         # Values that cannot have changed since their validation need no check of their types, which takes as long as

@@ -105,7 +105,10 @@ class Message(BaseModel):
         schema = tightened(cls.__pydantic_core_schema__)
         require_utc(schema)
         cls.__pydantic_core_schema__ = schema
-        cls.__pydantic_validator__, cls.__pydantic_serializer__ = build(schema)
+        validator, serializer = build(schema)
+        # An assignment would declare them anew for type checkers.
+        setattr(cls, "__pydantic_validator__", validator)  # noqa: B010
+        setattr(cls, "__pydantic_serializer__", serializer)  # noqa: B010
 
     @classmethod
     def _derive_generic_type(cls) -> None:

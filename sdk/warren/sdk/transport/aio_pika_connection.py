@@ -53,7 +53,7 @@ class UrlConnection(AiormqConnection):
     def __init__(self, url: URL, *, address: AmqpUrl, **keywords: Any) -> None:
         super().__init__(url, **keywords)
         self.address = address
-        self.vhost = address.virtual_host
+        self.vhost: str = address.virtual_host
 
     def _credentials_class(self, start_frame: ConnectionMethods.Start) -> AuthMechanism:
         chosen = super()._credentials_class(start_frame)
@@ -93,7 +93,7 @@ class SharedSocketConnection(aio_pika.Connection):
 
     async def connect(self, timeout: TimeoutType = None) -> None:
         """Connect, log in, open the virtual host."""
-        self.transport = await UrlUnderlay.connect(
+        self.transport: UnderlayConnection | None = await UrlUnderlay.connect(
             self.url, self._on_connection_close, timeout=timeout, **self.kwargs
         )
         await self._on_connected()

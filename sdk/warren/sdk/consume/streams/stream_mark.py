@@ -17,7 +17,12 @@ from warren.sdk.transport.error_translation import translate_errors
 from warren.sdk.transport.session import Session
 
 ANSWER_SECONDS = 30.0
-MARK: Final = {"type": "fanout", "durable": True, "auto_delete": True, "internal": True}
+MARK: Final[dict[str, str | bool]] = {
+    "type": "fanout",
+    "durable": True,
+    "auto_delete": True,
+    "internal": True,
+}
 
 
 async def mark_stream(session: Session, stream: str, reader: str) -> str:
