@@ -106,6 +106,23 @@ KNOWN_DIFFERENCES = [
         versions=("4.3", "3.10"),
     ),
     Difference(
+        "a dead letter exchange, dead letter routing key or alternate exchange of more than 255 bytes, in arguments, "
+        "policies and definitions; names, keys and virtual hosts of shovels",
+        "is taken; a dead letter with such a key ends the connection (541)",
+        "406, 400 over HTTP, an error of the command",
+        "AMQP transfers at most 255 bytes: the dead letter would be lost",
+        versions=("4.3",),
+        tested_by="tests/broker/test_long_names.py",
+    ),
+    Difference(
+        "a virtual host, an exchange, or a routing key over HTTP, of more than 255 bytes",
+        "is taken",
+        "400",
+        "no client can name it, and no message be delivered",
+        versions=("4.3",),
+        tested_by="tests/broker/test_long_names.py",
+    ),
+    Difference(
         "`x-queue-mode` with an unknown value",
         "is not looked at",
         "406",

@@ -19,8 +19,6 @@ from tests.conformance.written_scripts import EXCHANGES, QUEUES
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.rabbitmq import RabbitMQ
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[2]
 SETUP_TIMEOUT = 60.0
 """Seconds that RabbitMQ may take for effects that equal Warren's; the wait ends when they are observed."""
@@ -34,6 +32,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("known", chosen, ids=lambda item: str(item.what))
 
 
+@pytest.mark.slow
 def test_a_known_difference_shows(rabbitmq: RabbitMQ, warren: InProcessBroker, known: Difference) -> None:
     reference = BrokerSession(rabbitmq.url, QUEUES, EXCHANGES)
     subject = BrokerSession(warren.url, QUEUES, EXCHANGES, warren.advance)
