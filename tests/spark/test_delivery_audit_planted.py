@@ -133,29 +133,32 @@ async def run_with_planted_errors(url: str, names: Names) -> Planted:
         arriving = STEADY - len(DROPPED) + len(REPEATED)
         to_consumer.to_server.rewrite = Tampering(forget=arriving - LOST_ACKS + 1)
         capture = Capture(stream=names.stream)
-        consumer = App(to_consumer.url, name="consumer", capture=capture)
         publisher = App(to_publisher.url, name="publisher", capture=capture)
 
-        @consumer.handle(Job, concurrency=1)
-        async def work(job: Job) -> None:
-            handled[job.number] += 1
+        def new_consumer(url: str) -> App:
+            consumer = App(url, name="consumer", capture=capture)
 
-        async with consumer, publisher:
+            @consumer.handle(Job, concurrency=1)
+            async def work(job: Job) -> None:
+                handled[job.number] += 1
 
-            async def publish(number: int) -> None:
-                await publisher.publish(
-                    Job(number=number), message_id=f"steady-{number}", reliability="at_most_once"
-                )
+            return consumer
 
-            for number in range(STEADY):
-                await publish(number)
-            await eventually(lambda: handled.total() == arriving, "all are handled")
-            to_consumer.to_server.rewrite = None
-            to_consumer.cut()
-            # Unacknowledged messages are redelivered before later ones.
+        async def publish(number: int) -> None:
+            await publisher.publish(
+                Job(number=number), message_id=f"steady-{number}", reliability="at_most_once"
+            )
+
+        async with publisher:
+            async with new_consumer(to_consumer.url):
+                for number in range(STEADY):
+                    await publish(number)
+                await eventually(lambda: handled.total() == arriving, "all are handled")
+            # Another process gets the unacknowledged messages again, before later ones: it cannot recognise them.
             await publish(STEADY)
-            await eventually(lambda: handled[STEADY] == 1, "the redelivered messages are handled")
-            lost = await crash(url, names.automatic, names.stream, publisher)
+            async with new_consumer(url):
+                await eventually(lambda: handled[STEADY] == 1, "the redelivered messages are handled")
+                lost = await crash(url, names.automatic, names.stream, publisher)
     assert handled.total() >= arriving + 1 + LOST_ACKS
     return Planted(
         {f"steady-{number}" for number in range(STEADY) if not handled[number]} | lost,
