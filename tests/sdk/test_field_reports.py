@@ -16,6 +16,7 @@ from warren.patterns import Delay
 from warren.sdk import (
     App,
     Command,
+    Delivery,
     Event,
     FetchedMessage,
     Queue,
@@ -95,11 +96,11 @@ async def test_a_message_that_costs_every_consumer_its_connection_ends_as_a_dead
     app, runs = make_app(proxy.url, first_retry=0.01), list[int]()
 
     @app.handle(Poison)
-    async def crash(message: Poison) -> None:
+    async def crash(message: Poison, delivery: Delivery) -> None:
         """Cut the connection and do not succeed, as the death of the process does."""
         runs.append(message.number)
         proxy.cut()
-        await eventually(lambda: not app.ready, "the connection is lost")
+        await eventually(lambda: delivery.lost, "the consumer's connection is lost")
         raise MemoryError
 
     async with app:
