@@ -10,7 +10,7 @@ import asyncio
 from datetime import timedelta
 
 from warren.patterns import ParkingLot
-from warren.sdk import App, Queue, Unroutable
+from warren.sdk import App, Nacked, Queue, Unroutable
 
 SHORT = timedelta(milliseconds=50)
 
@@ -37,6 +37,9 @@ async def deleted(queue: str) -> bool:
             await app.publish(b"lost with the queue", key=queue)
         except Unroutable:
             return True
+        except Nacked:
+            # RabbitMQ refuses a message whose queue is deleted at that moment.
+            continue
         await asyncio.sleep(0.05)
 
 
