@@ -307,6 +307,7 @@ class Broker:
             BEHAVIOUR_BY_VERSION[self.config.compat],
             PortabilityChecks(self.config.strict),
             make_hook if streams or spans is not None else None,
+            "" if self.config.timestamps == "off" else self.config.timestamps,
         )
         if self.config.event_exchange:
             virtual_hosts.events = BrokerEvents(self.config.event_exchange.encode(), self._clock, loop)
@@ -339,7 +340,6 @@ class Broker:
                 send_timeout=config.send_timeout,
                 consumer_timeout=config.consumer_timeout,
                 honours_immediate=config.immediate == "honour",
-                timestamps="" if config.timestamps == "off" else config.timestamps,
             ),
             virtual_hosts,
             self._log,

@@ -357,7 +357,7 @@ def test_queues_are_purged_and_deleted(operator: Operator, channel: Channel, nam
     for _ in range(3):
         channel.publish(name, b"x")
     channel.settled_until(3)
-    assert "is not empty" in operator.refused("delete_queue", name, "--if-empty").lower()
+    assert "not empty" in operator.refused("delete_queue", name, "--if-empty").lower()
     operator("purge_queue", name)
     assert channel.ready(name) == 0
     assert operator("delete_queue", name, "--if-empty") == [

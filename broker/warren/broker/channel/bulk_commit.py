@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Optional
 from mypy_extensions import i64
 
 from warren.broker.channel.bulk_settlement import BulkSettlement
-from warren.broker.channel.publish_slow_path import handle_unroutable
+from warren.broker.channel.publish_outcome import handle_unroutable
 from warren.broker.channel.transaction import ACKED, FAILED, REJECTED, REQUEUED
 from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.vhost.bulk_publish import BulkPublish

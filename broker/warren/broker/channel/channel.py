@@ -8,22 +8,13 @@ from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
 
-from warren.broker.access.authorization import WRITE
 from warren.broker.channel.ack_timeouts import AckDeadlines, settle_timed_out, settle_timed_out_up_to
 from warren.broker.channel.bulk_settlement import BULK_ACKS, BULK_MESSAGES, CHANNEL_ENDED, BulkSettlement
 from warren.broker.channel.client_events import on_channel_closed, on_consumer_ended
 from warren.broker.channel.content_assembler import ContentAssembler
 from warren.broker.channel.direct_reply_to import replace_reply_to
 from warren.broker.channel.methods.stream_methods import refuse_return
-from warren.broker.channel.publish_slow_path import (
-    capture_published,
-    check_publishing_id,
-    drop_reason,
-    expiration_ms,
-    handle_unroutable,
-    route_by_message,
-    user_id_mismatch,
-)
+from warren.broker.channel.publish_outcome import capture_published, handle_unroutable
 from warren.broker.channel.publisher_confirms import PublisherConfirms
 from warren.broker.channel.subscription import Subscription
 from warren.broker.channel.transaction import ACKED, FAILED, REJECTED, REQUEUED, Transaction
@@ -35,12 +26,18 @@ from warren.broker.model.message import Message
 from warren.broker.model.message_counts import MessageCounts
 from warren.broker.model.queue.consumer import Consumer
 from warren.broker.model.queue.queue import ACCEPTED, STORED, Queue, count_deliveries
-from warren.broker.model.stream.publishing_ids import PREFIX as PUBLISHING_ID_PREFIX
 from warren.broker.model.vhost.bulk_publish import BULK_COPIES, BulkFanOut, BulkPublish
 from warren.broker.model.vhost.vhost import VirtualHost
-from warren.wire.amqp_url import connection_name
+from warren.broker.operations.principal import Principal
+from warren.broker.operations.publishing import (
+    check_topics,
+    drop_reason,
+    exchange_to_publish_to,
+    route_by_message,
+    set_rare_properties,
+)
 from warren.wire.content import RoutingProperties
-from warren.wire.methods import ACK, BASIC, PUBLISH, REJECT
+from warren.wire.methods import ACK, BASIC, REJECT
 from warren.wire.reply_codes import AmqpError, Reply
 
 if TYPE_CHECKING:
@@ -138,14 +135,18 @@ class Channel:
         """Consumers of deliveries that an acknowledgement timeout has requeued, by the delivery tags to be settled."""
         self.replies: Optional[Queue] = None  # noqa: UP045
         """Queue of the channel's direct reply-to consumer; None without one."""
-        self.writable: dict[bytes, bool] = {}
-        """Cache of checked permissions: names of exchanges that the user may publish to (see `writable_epoch`)."""
+        self.writable: dict[bytes, Exchange] = {}
+        """Cache of checked permissions: exchanges that the user may publish to, by name (see `writable_epoch`)."""
         self.capture = vhost.capture
         self.origin = ""
         """Name of the connection in recorded life-cycle events of messages; empty if the virtual host records none."""
         if vhost.capture is not None:
-            end = connection.transport.get_extra_info
-            self.origin = connection_name(end("peername"), end("sockname"))
+            self.origin = connection.shown_name()
+        assert vhost.declarations is not None
+        self.principal = Principal(
+            vhost.declarations, connection.user, connection.authorization, connection, channel=int(number)
+        )
+        """Client of the channel, for operations."""
         self.captured_ids: dict[int, str] = {}
         """Ids of unacknowledged messages by delivery tag, for the life-cycle event that records their settlement."""
         self.generated_name = b""
@@ -166,17 +167,15 @@ class Channel:
         if self.writable_epoch != self.vhost.routing_epoch:
             self.writable.clear()
             self.writable_epoch = self.vhost.routing_epoch
-        if target.exchange not in self.writable:
-            authorization = self.connection.authorization
-            assert authorization is not None
-            authorization.check(WRITE, "exchange", target.exchange, BASIC, PUBLISH)
+        authorization = self.connection.authorization
+        assert authorization is not None
+        exchange = self.writable.get(target.exchange)
+        if exchange is None:
+            exchange = exchange_to_publish_to(authorization, self.vhost, target.exchange)
             self.has_topic_permissions = authorization.has_topic_permissions
-        exchange = self.vhost.exchanges.get(target.exchange)
-        if exchange is None or exchange.internal:
-            raise self.publish_refused(target.exchange, exchange is None)
-        self.writable[target.exchange] = True
+            self.writable[target.exchange] = exchange
         if self.has_topic_permissions:
-            self.check_topics(exchange, [target.routing_key])
+            check_topics(authorization, exchange, [target.routing_key])
         target.resolved_exchange = exchange
         # One object for all targets, so that consumers and queues recognise it by identity.
         target.exchange = exchange.name
@@ -187,34 +186,11 @@ class Channel:
             or vhost.is_reply_key(target.routing_key)
             or vhost.deduplicates(target.queues)
             or target.immediate
-            or self.connection.node.settings.timestamps != ""
+            or vhost.timestamps != ""
             or vhost.firehose is not None
         )
         target.is_slow = target.routes_by_message or len(target.queues) > WIDE_FAN_OUT
         target.epoch = vhost.routing_epoch
-
-    def check_topics(self, exchange: Exchange, routing_keys: list[bytes]) -> None:
-        """Check the topic permissions of a publish.
-
-        :raises AmqpError: 403 if the user may not publish to the exchange with one of the routing keys.
-        """
-        authorization = self.connection.authorization
-        assert authorization is not None
-        for key in routing_keys:
-            authorization.check_topic(WRITE, exchange, key, BASIC, PUBLISH)
-
-    def publish_refused(self, name: bytes, missing: bool) -> AmqpError:
-        """Return the error of a publish to exchange `name`: 404 if it is `missing`, else 403 because it is internal."""
-        shown = name.decode(errors="replace")
-        vhost = self.vhost.name.decode(errors="replace")
-        if missing:
-            return AmqpError(Reply.NOT_FOUND, f"no exchange '{shown}' in vhost '{vhost}'", BASIC, 40)
-        return AmqpError(
-            Reply.ACCESS_REFUSED,
-            f"cannot publish to internal exchange '{shown}' in vhost '{vhost}'",
-            BASIC,
-            40,
-        )
 
     def publish(
         self, target: PublishTarget, content: bytes, body_size: i64, properties: RoutingProperties
@@ -236,28 +212,24 @@ class Channel:
             message.persistent = True
         if properties.priority:
             message.priority = properties.priority
-        if properties.has_expiration:
-            message.ttl = expiration_ms(properties.expiration)
         if properties.reply_to:
             message.content = replace_reply_to(self, content, properties)
-        if (
-            properties.has_user_id
-            and properties.user_id != self.connection.user
-            and not self.may_impersonate()
-        ):
-            raise user_id_mismatch(self, properties.user_id)
-        if properties.headers and PUBLISHING_ID_PREFIX in properties.headers:
-            check_publishing_id(self, message, properties.headers)
+        if properties.has_expiration or properties.has_user_id or properties.headers:
+            set_rare_properties(self.principal, message, properties)
         queues = target.queues
         capture = self.capture
+        if target.routes_by_message or (properties.headers and may_have_cc(properties.headers)):
+            exchange = target.resolved_exchange
+            assert exchange is not None
+            queues = route_by_message(
+                self.principal, exchange, message, properties, target.mandatory, target.immediate
+            )
+            target.routed_by_message += len(queues) - len(target.queues)
         target.published += 1
         if body_size != self.body_size:
             self.count_sizes()
             self.body_size = body_size
         self.same_sizes += 1
-        if target.routes_by_message or (properties.headers and may_have_cc(properties.headers)):
-            queues = route_by_message(self, target, message, properties)
-            target.routed_by_message += len(queues) - len(target.queues)
         if self.tx is not None:
             self.tx.publish(target, queues, message)
             return
@@ -311,14 +283,6 @@ class Channel:
             # In the connection's lane, too: its end has to wait for what it has published and settled.
             bulk_work.run(self.connection, lambda _: job.is_done)
         self.connection.after_bulk_work(call)
-
-    def may_impersonate(self) -> bool:
-        """Return whether the user may set the property user-id of a publish to the name of another user.
-
-        https://www.rabbitmq.com/docs/validated-user-id
-        """
-        authorization = self.connection.authorization
-        return authorization is not None and authorization.user.may_impersonate
 
     # -- acknowledgements
 

@@ -5,19 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from warren.broker.model.broker_events import text
-from warren.wire.amqp_url import connection_name
 
 if TYPE_CHECKING:
     from warren.broker.channel.channel import Channel
     from warren.broker.channel.subscription import Subscription
     from warren.broker.connection.connection import Connection
     from warren.wire.field_tables import Value
-
-
-def name_of(connection: Connection) -> str:
-    """Return the connection's name as RabbitMQ forms it: client address `->` broker address."""
-    ends = connection.transport.get_extra_info
-    return connection_name(ends("peername"), ends("sockname"))
 
 
 def on_login(connection: Connection, mechanism: str, user: str, error: str = "") -> None:
@@ -31,7 +24,7 @@ def on_login(connection: Connection, mechanism: str, user: str, error: str = "")
         return
     fields: dict[str, Value] = {
         "auth_mechanism": mechanism,
-        "connection_name": name_of(connection),
+        "connection_name": connection.shown_name(),
         "connection_type": "network",
         "protocol": "{0,9,1}",
         "ssl": connection.transport.get_extra_info("ssl_object") is not None,
@@ -51,7 +44,7 @@ def on_opened(connection: Connection) -> None:
     events.emit(
         "connection.created",
         {
-            "name": name_of(connection),
+            "name": connection.shown_name(),
             "user": text(connection.user),
             "vhost": text(connection.vhost),
             "auth_mechanism": connection.lifecycle.handshake.mechanism,
@@ -70,7 +63,7 @@ def on_closed(connection: Connection) -> None:
     """Publish that a connection which had opened a virtual host has ended."""
     events = connection.node.virtual_hosts.events
     if events is not None:
-        events.emit("connection.closed", {"name": name_of(connection)}, has_actor=False)
+        events.emit("connection.closed", {"name": connection.shown_name()}, has_actor=False)
 
 
 def on_channel_opened(channel: Channel) -> None:
@@ -82,7 +75,7 @@ def on_channel_opened(channel: Channel) -> None:
     events.emit(
         "channel.created",
         {
-            "name": f"{name_of(channel.connection)} ({int(channel.number)})",
+            "name": f"{channel.connection.shown_name()} ({int(channel.number)})",
             "number": int(channel.number),
             "user": user,
             "user_who_performed_action": user,
@@ -97,7 +90,7 @@ def on_channel_closed(channel: Channel) -> None:
     events = channel.vhost.events
     if events is None:
         return
-    name = f"{name_of(channel.connection)} ({int(channel.number)})"
+    name = f"{channel.connection.shown_name()} ({int(channel.number)})"
     fields: dict[str, Value] = {"name": name, "user_who_performed_action": text(channel.connection.user)}
     events.emit("channel.closed", {**fields, "consumer_count": 0}, has_actor=False)
 
@@ -131,7 +124,7 @@ def _emit_consumer(subscription: Subscription, what: str, fields: dict[str, Valu
             **fields,
             "consumer_tag": text(subscription.tag),
             "queue": text(subscription.queue.name),
-            "channel": f"{name_of(channel.connection)} ({int(channel.number)})",
+            "channel": f"{channel.connection.shown_name()} ({int(channel.number)})",
             "vhost": text(channel.vhost.name),
             "user_who_performed_action": text(channel.connection.user),
         },

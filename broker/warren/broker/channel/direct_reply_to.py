@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 from warren.broker.channel.subscription import Subscription
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.queue.queue_arguments import QueueArguments
-from warren.broker.model.vhost.vhost import REPLY_PREFIX
+from warren.broker.model.vhost.vhost import PSEUDO_QUEUE, REPLY_PREFIX
+from warren.broker.operations.publishing import no_reply_consumer
 from warren.wire.content import HEADER_FIXED, body_payload, header_payload, join_content
-from warren.wire.methods import BASIC, PUBLISH, frame
+from warren.wire.methods import frame
 from warren.wire.reply_codes import AmqpError, Reply
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from warren.broker.channel.methods.method_context import MethodContext
     from warren.wire.content import RoutingProperties
 
-PSEUDO_QUEUE: Final = REPLY_PREFIX.removesuffix(b".")
-"""Name of the pseudo-queue that clients consume replies from."""
 UNREAD_REPLY_BYTES: Final = 64 * 1024 * 1024
 """Most bytes of replies that are kept for a client that does not read; beyond it, the oldest are dropped."""
 
@@ -121,7 +120,7 @@ def replace_reply_to(channel: Channel, content: bytes, properties: RoutingProper
     if properties.reply_to != PSEUDO_QUEUE:
         return content
     if channel.replies is None:
-        raise AmqpError(Reply.PRECONDITION_FAILED, "fast reply consumer does not exist", BASIC, PUBLISH)
+        raise no_reply_consumer()
     name = channel.replies.name
     header = header_payload(content)
     at = HEADER_FIXED + int(properties.reply_to_offset)

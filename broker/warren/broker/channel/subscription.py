@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
 
-from warren.broker.channel.delivery_headers import delivered_content, trace_delivery
+from warren.broker.model.delivery_headers import delivered_content
 from warren.broker.model.message import Message, UnencodableMessage
 from warren.broker.model.queue.consumer import Consumer
 from warren.broker.model.queue.queue import Queue
+from warren.broker.operations.firehose_traces import trace_delivery
 from warren.wire.content import content_frames, content_pieces
 from warren.wire.methods import BASIC, DELIVER, LONGEST_SHORT_STRING
 
@@ -165,7 +166,7 @@ class Subscription(Consumer):
         if firehose is not None:
             # Nothing is reused, so that the next delivery is traced, too.
             self.last_exchange = None
-            trace_delivery(firehose, self.channel, self.queue, message)
+            trace_delivery(firehose, self.channel.principal, self.queue, message)
 
     def unacknowledged(self) -> dict[int, Message]:
         """Return the channel's unacknowledged messages by their delivery tags."""

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from warren.broker.channel.methods.stream_methods import refuse_return
-from warren.broker.channel.publish_slow_path import capture_published, drop_reason, handle_unroutable
+from warren.broker.channel.publish_outcome import capture_published, handle_unroutable
 from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.message import Message
 from warren.broker.model.queue.queue import ACCEPTED, STORED, Queue
 from warren.broker.model.vhost.bulk_publish import BULK_COPIES
+from warren.broker.operations.publishing import drop_reason
 from warren.wire.reply_codes import AmqpError, Reply
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from warren.broker.access.access_service.access_service_config import AccessServ
 from warren.broker.access.login_backends import check_backends
 from warren.broker.access.oauth2.oauth2_config import OAuth2Config
 from warren.broker.access.sasl_authentication import MECHANISMS
-from warren.broker.channel.message_interceptors import TIMESTAMPS
 from warren.broker.configuration.sizes import parse_size
 from warren.broker.connection.handshake import FRAME_MIN
 from warren.broker.connection.listen_address import Address
 from warren.broker.connection.tls import TlsConfig
+from warren.broker.model.message_interceptors import TIMESTAMPS
 from warren.broker.model.rabbitmq_versions import BEHAVIOUR_BY_VERSION
 from warren.broker.model.server_names import LONGEST_NAME
 from warren.broker.process_memory import MIN_MEMORY_LIMIT, available_memory

@@ -35,6 +35,7 @@ from warren.broker.connection.flow_control import (
     UNREAD_LIMIT,
 )
 from warren.broker.connection.lifecycle import ConnectionLifecycle
+from warren.wire.amqp_url import connection_name
 from warren.wire.content import HEADER_FIXED, PER_MESSAGE, MalformedProperties, RoutingProperties, u16, u32
 from warren.wire.methods import BASIC, decode_error, frame
 from warren.wire.reply_codes import AmqpError, Reply, describe_frame
@@ -168,6 +169,8 @@ class Connection:
         self.channels: dict[int, Channel] = {}
         self.scheduled_confirms: list[PublisherConfirms] = []
         """Publisher confirms of the channels for which the next flush sends basic.ack and basic.nack."""
+        self.held_cancels: Optional[list[bytes]] = None  # noqa: UP045
+        """Frames of basic.cancel that follow the reply to the method in progress; None while they are sent at once."""
         self.last_target: Optional[PublishTarget] = None  # noqa: UP045
         """Decoded method frame of the last basic.publish, reused if the next one is the same."""
         self.targets: dict[bytes, PublishTarget] = {}
@@ -903,6 +906,11 @@ class Connection:
 
     # -- consumers and the end
 
+    def shown_name(self) -> str:
+        """Return the connection's name as RabbitMQ forms it: client address `->` broker address."""
+        ends = self.transport.get_extra_info
+        return connection_name(ends("peername"), ends("sockname"))
+
     def notify_consumer_cancelled(self, number: i64, tag: bytes) -> None:
         """Send basic.cancel for a consumer that the broker has ended, if the client supports that.
 
@@ -912,7 +920,12 @@ class Connection:
         :param tag: its consumer tag.
         """
         if self.supports_cancel and self.phase < LINGERING:
-            self.send(frame(int(number), "basic.cancel", tag, True))
+            encoded = frame(int(number), "basic.cancel", tag, True)
+            held = self.held_cancels
+            if held is None:
+                self.send(encoded)
+            else:
+                held.append(encoded)
 
     def cancel_consumers(self) -> None:
         """Cancel the consumers of all channels, before unacknowledged messages are requeued.

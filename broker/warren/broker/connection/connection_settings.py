@@ -21,8 +21,6 @@ class ConnectionSettings:
     :param consumer_timeout: milliseconds that a delivery may stay unacknowledged where neither the consumer nor its
         queue sets a timeout; 0 is no timeout.
     :param honours_immediate: True to carry out basic.publish with `immediate`; False to refuse it, as RabbitMQ does.
-    :param timestamps: publishes to which the broker adds a timestamp: `missing` (those without one), `always` (all), or
-        empty for none.
     """
 
     channel_max: int
@@ -36,4 +34,3 @@ class ConnectionSettings:
     send_timeout: float = 0.0
     consumer_timeout: int = 0
     honours_immediate: bool = False
-    timestamps: str = ""

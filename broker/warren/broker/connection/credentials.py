@@ -88,6 +88,7 @@ class Credentials:
             connection.authorization = authorization
             connection.forget_target()
             for channel in connection.channels.values():
+                channel.principal.authorization = authorization
                 channel.writable.clear()
             self.accept(login)
         return authorization

@@ -57,6 +57,11 @@ def from_amqp(error: AmqpError) -> ApiError:
         return not_found(error.explanation)
     if error.code == Reply.ACCESS_REFUSED:
         return not_authorised("Access refused.")
+    if error.code == Reply.INTERNAL_ERROR:
+        return ApiError(500, "internal_server_error", error.explanation)
+    if error.code == Reply.NOT_IMPLEMENTED:
+        # RabbitMQ prefixes the code of errors that end a connection.
+        return bad_request(f"{int(error.code)} {error.explanation}")
     return bad_request(error.explanation)
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from warren.broker.http_api.api_error import (
     ApiError,
     bad_request,
-    from_amqp,
     from_refusal,
     not_found,
     object_not_found,
@@ -25,7 +24,10 @@ from warren.broker.management.time_slices import run_in_slices
 from warren.broker.model.broker_events import acting_as
 from warren.broker.model.operator_errors import OperationRefused
 from warren.broker.model.vhost.declarations import Declarations
-from warren.wire.reply_codes import AmqpError
+from warren.broker.operations.principal import Principal
+from warren.broker.operations.waiting import Operation, result_of
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -215,17 +217,36 @@ class Call:
         except OperationRefused as refused:
             raise from_refusal(refused) from None
 
-    async def change(self, operation: Callable[[], object]) -> None:
-        """Perform a change of queues, exchanges or bindings; return after it is on disk.
+    def principal(self) -> Principal:
+        """Return the caller as the principal of operations in the virtual host of the path.
 
-        :raises ApiError: 400, 401 or 404 if it is refused.
+        :raises ApiError: 404 if there is none, 401 or 404 if the caller may not open it.
+        """
+        declarations, user = self.declarations(), self.caller.user.name
+        return Principal(
+            declarations,
+            user.encode("utf-8", "surrogateescape"),
+            self.caller.authorization(self.name("vhost")),
+            origin=f"{self.address} (HTTP API)",
+        )
+
+    async def change(self, operation: Callable[[], T]) -> T:
+        """Perform an operation that waits for nothing; return its result after its changes are on disk.
+
+        :raises AmqpError: if it is refused; the response is that of `from_amqp`.
         """
         async with self.management.stored():
-            try:
-                with acting_as(self.caller.user.name):
-                    operation()
-            except AmqpError as error:
-                raise from_amqp(error) from None
+            with acting_as(self.caller.user.name):
+                return operation()
+
+    async def run(self, operation: Operation[T]) -> T:
+        """Perform an operation; return its result after its changes are on disk.
+
+        :raises AmqpError: if it is refused; the response is that of `from_amqp`.
+        """
+        async with self.management.stored():
+            with acting_as(self.caller.user.name):
+                return await result_of(operation)
 
     async def synced(self) -> None:
         """Return when all that was published and settled so far is on disk.

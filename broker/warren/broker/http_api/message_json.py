@@ -6,13 +6,13 @@ import base64
 import binascii
 import struct
 from collections.abc import Generator
-from typing import Final
+from typing import Any, Final
 
-from warren.broker.channel.delivery_headers import delivered_content
 from warren.broker.http_api.api_error import bad_request
 from warren.broker.http_api.table_json import table_in_steps
 from warren.broker.management.json_values import name_text, plain_value
 from warren.broker.management.request import Json
+from warren.broker.model.delivery_headers import delivered_content
 from warren.broker.model.message import Message
 from warren.broker.model.queue.queue import Queue
 from warren.wire import properties as properties_codec
@@ -109,13 +109,11 @@ def payload_in_steps(text: Json, encoding: Json) -> Generator[None, None, bytes]
     return b"".join(parts)
 
 
-def content_in_steps(
-    given: Json, body: bytes
-) -> Generator[None, None, tuple[bytes, properties_codec.Properties]]:
-    """Encode a message from the properties and the payload of a request; return its content and its properties.
+def content_in_steps(given: Json, body: bytes) -> Generator[None, None, bytes]:
+    """Encode a message from the properties and the payload of a request; return its content, header and body frames.
 
-    They are the value of a generator that yields after each small step. Properties that AMQP does not have are ignored, as
-    in RabbitMQ.
+    It is the value of a generator that yields after each small step. Properties that AMQP does not have are ignored, as in
+    RabbitMQ.
 
     :raises ApiError: 400 for a value of the wrong type or size.
     """
@@ -123,11 +121,10 @@ def content_in_steps(
         given = {}
     if not isinstance(given, dict):
         raise bad_request("properties must be a JSON object")
-    found = properties_codec.Properties()
-    headers = b""
+    found: dict[str, Any] = {}
     for name, value in given.items():
         if name == "headers":
-            found[name], headers = yield from table_in_steps(value)
+            _, found[name] = yield from table_in_steps(value)
         elif name in OCTETS or name == "timestamp":
             if not isinstance(value, int) or isinstance(value, bool):
                 raise bad_request(["not_int", name])
@@ -137,8 +134,7 @@ def content_in_steps(
                 raise bad_request(["not_a_string", name])
             found[name] = value.encode("utf-8", "surrogateescape")
     try:
-        encoded = {**found, "headers": headers} if "headers" in found else found
-        header = properties_codec.encode(encoded, len(body))
+        header = properties_codec.encode(found, len(body))
     except (ValueError, struct.error) as error:
         raise bad_request(f"a property is out of range: {error}") from None
-    return join_content(1, header, body), found
+    return join_content(1, header, body)

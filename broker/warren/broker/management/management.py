@@ -44,9 +44,11 @@ from warren.broker.model.memory_budget import MemoryBudget
 from warren.broker.model.operator_errors import OperationRefused
 from warren.broker.model.policy.runtime_parameters import SHOVEL, RuntimeParameters
 from warren.broker.model.vhost.vhost import VirtualHost
+from warren.broker.operations.principal import Principal
 from warren.broker.resource_alarms import ResourceMonitor
 from warren.broker.stall_monitor import StallMonitor
 from warren.core.operating_system.descriptors import count_open_descriptors
+from warren.wire.reply_codes import AmqpError
 
 if TYPE_CHECKING:
     from warren.broker.shovel.shovels import Shovels
@@ -144,9 +146,12 @@ class Management:
         if action is None:
             raise RequestRefused(f"there is no verb {verb!r}")
         async with self.stored():
-            result = action(self, request)
-            if inspect.isawaitable(result):
-                result = await result
+            try:
+                result = action(self, request)
+                if inspect.isawaitable(result):
+                    result = await result
+            except AmqpError as error:
+                raise RequestRefused(error.explanation) from None
             if not verb.startswith(READ_ONLY_PREFIXES):
                 logger.info("event=management.verb_performed verb=%s arguments=%s", verb, request.loggable())
         return result
@@ -217,10 +222,17 @@ class Management:
 
         :raises RequestRefused: if there is no virtual host of that name
         """
+        return self.operator(request).vhost
+
+    def operator(self, request: Request) -> Principal:
+        """Return the operator as the principal of operations in the virtual host that a request names, or in `/`.
+
+        :raises RequestRefused: if there is no virtual host of that name
+        """
         topology = self.node.vhosts.get(request.vhost())
         if topology is None:
             raise RequestRefused(f"Virtual host '{name_text(request.vhost())}' does not exist")
-        return topology.vhost
+        return Principal(topology, b"", None)
 
 
 Action: TypeAlias = Callable[[Management, Request], Json]

@@ -6,7 +6,7 @@ import time
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from warren.broker.channel.delivery_headers import EXPIRY_HEADER
+from warren.broker.model.delivery_headers import EXPIRY_HEADER
 from warren.cli.migrate.journal import FINGERPRINT_BYTES
 from warren.wire import field_tables, properties
 from warren.wire.field_tables import Field

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-from warren.broker.channel.delivery_headers import EXPIRY_ARGUMENT
+from warren.broker.model.delivery_headers import EXPIRY_ARGUMENT
 from warren.broker.shovel.amqp_client import AmqpClient, ChannelClosed, ConnectionEnded
 from warren.broker.shovel.shovel_uri import ShovelUri
 from warren.cli.migrate.broker_api import CONNECTION_NAME, EXCHANGE_PREFIX

@@ -5,25 +5,24 @@ Reference: https://www.rabbitmq.com/amqp-0-9-1-reference.
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING
 
-from warren.broker.access.authorization import READ
 from warren.broker.channel import direct_reply_to
 from warren.broker.channel.ack_timeouts import effective_ack_timeout
 from warren.broker.channel.client_events import on_consumer_started
-from warren.broker.channel.delivery_headers import EXPIRY_ARGUMENT, delivered_content, trace_delivery
 from warren.broker.channel.methods.method_context import MethodContext
-from warren.broker.channel.methods.stream_methods import consume_stream, refuse_stream
+from warren.broker.channel.methods.stream_methods import consume_stream
 from warren.broker.channel.subscription import Subscription
 from warren.broker.channel.transaction import REQUEUED
 from warren.broker.model.argument_checks import argument_fields
-from warren.broker.model.message import Message, UnencodableMessage
+from warren.broker.model.delivery_headers import EXPIRY_ARGUMENT, delivered_content
+from warren.broker.model.message import Message
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.queue.queue_arguments import consumer_priority
 from warren.broker.model.server_names import generate_name
 from warren.broker.model.stream.stream import Stream
-from warren.broker.model.vhost.declarations import Declarations
+from warren.broker.model.vhost.vhost import PSEUDO_QUEUE
+from warren.broker.operations.messages import get_message, queue_to_consume_from, queue_to_get_from
 from warren.wire.content import content_frames
 from warren.wire.methods import NACK, RECOVER, REJECT, frame
 from warren.wire.reply_codes import AmqpError, Reply
@@ -60,22 +59,15 @@ def basic_consume(context: MethodContext) -> None:
     tag = arguments.data("consumer_tag") or generate_name(b"amq.ctag")
     if tag in channel.subscriptions:
         raise AmqpError(Reply.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag.decode(errors='replace')}'")
-    if arguments.data("queue") == direct_reply_to.PSEUDO_QUEUE:
+    if arguments.data("queue") == PSEUDO_QUEUE:
         direct_reply_to.consume(context, tag)
         return
     direct_reply_to.refuse_consumer(context, context.queue_name())
-    queue = context.queue(READ)
+    exclusive = arguments.flag("exclusive")
+    queue = queue_to_consume_from(context.principal, context.queue_name(), exclusive=exclusive)
     if isinstance(queue, Stream):
         consume_stream(context, queue, tag)
         return
-    exclusive = arguments.flag("exclusive")
-    single_active = queue.arguments.single_active_consumer
-    # An exclusive consumer is the queue's only one; with a single active consumer, others wait beside it.
-    other = queue.first_consumer()
-    if (exclusive and single_active) or (other is not None and (exclusive or other.exclusive)):
-        raise AmqpError(
-            Reply.ACCESS_REFUSED, f"{context.declarations.describe('queue', queue.name)} in exclusive use"
-        )
     subscription = Subscription(
         channel, queue, tag, arguments.flag("no_ack"), exclusive, channel.next_prefetch
     )
@@ -124,70 +116,34 @@ def end_subscription(channel: Channel, subscription: Subscription) -> None:
 
 
 def basic_get(context: MethodContext) -> None:
-    """Process basic.get: reply with the next message of a queue, or with basic.get-empty.
-
-    :raises AmqpError: 405 for a quorum queue with a single active consumer, 540 for a stream or a reply queue.
-    """
+    """Process basic.get: reply with the next message of a queue, or with basic.get-empty."""
     direct_reply_to.refuse_get(context, context.queue_name())
-    queue = context.queue(READ)
-    refuse_stream(context, queue, "basic.get")
-    refuse_single_active(context.declarations, queue)
-    context.when_not_held(queue, lambda: get_one(context, queue))
-
-
-def refuse_single_active(declarations: Declarations, queue: Queue) -> None:
-    """Refuse to get single messages of a quorum queue with a single active consumer.
-
-    :raises AmqpError: 405 if the queue is one.
-    """
-    if queue.arguments.single_active_consumer and queue.arguments.quorum:
-        # RabbitMQ 4 prints the type as an Erlang term.
-        kind = '<<"quorum">>' if declarations.vhost.compat.names_streams_once else "quorum"
-        raise AmqpError(
-            Reply.RESOURCE_LOCKED,
-            f"cannot obtain access to locked {declarations.describe('queue', queue.name)}. basic.get operations are "
-            f"not supported by {kind} queues with single active consumer",
-        )
+    context.run(
+        queue_to_get_from(context.principal, context.queue_name()), lambda queue: get_one(context, queue)
+    )
 
 
 def get_one(context: MethodContext, queue: Queue) -> None:
     """Reply to basic.get with the next message of a queue, or with basic.get-empty."""
-    channel, connection = context.channel, context.connection
-    tag = int(channel.last_tag) + 1
-    encoded = b""
-    while not encoded:
-        message = None if queue.deleted else queue.get()
-        if message is None:
-            channel.counts.fetched_empty += 1
-            queue.counts.fetched_empty += 1
-            context.reply("basic.get-empty", b"")
-            return
-        try:
-            encoded = _encode_get_ok(context, queue, message, tag)
-        except (ValueError, struct.error) as error:
-            queue.unacked -= 1
-            queue.set_aside(message, UnencodableMessage(str(error)))
-    assert message is not None
-    channel.last_tag = tag
-    for counts in (channel.counts, queue.counts):
-        if context.arguments.flag("no_ack"):
-            counts.fetched_no_ack += 1
-        else:
-            counts.fetched += 1
-        if message.redelivered:
-            counts.redelivered += 1
-    connection.send(encoded)
-    if queue.vhost.firehose is not None:
-        trace_delivery(queue.vhost.firehose, channel, queue, message)
-    no_ack = context.arguments.flag("no_ack")
-    if queue.capture is not None:
-        channel.captured_ids[tag] = queue.capture.delivered(
-            queue.basic_get_consumer, message, channel.origin, no_ack
-        )
-    if no_ack:
-        channel.captured_ids.pop(tag, None)
-        queue.acknowledge(message)
+    channel = context.channel
+    tag, no_ack = int(channel.last_tag) + 1, context.arguments.flag("no_ack")
+    got = get_message(
+        context.principal,
+        queue,
+        lambda message: _encode_get_ok(context, queue, message, tag),
+        channel.counts,
+        no_ack=no_ack,
+    )
+    if got is None:
+        context.reply("basic.get-empty", b"")
         return
+    channel.last_tag = tag
+    context.connection.send(got.encoded)
+    if no_ack:
+        return
+    if got.identity:
+        channel.captured_ids[tag] = got.identity
+    message = got.message
     message.tag = tag
     message.consumer = queue.basic_get_consumer
     channel.unacked[tag] = message

@@ -11,7 +11,6 @@ from warren.broker.channel.client_events import on_consumer_started
 from warren.broker.channel.subscription import Subscription
 from warren.broker.model.argument_checks import argument_fields
 from warren.broker.model.message import Message
-from warren.broker.model.queue.queue import Queue
 from warren.broker.model.stream.stream import Stream
 from warren.broker.model.stream.stream_arguments import (
     IDENTITY,
@@ -21,6 +20,7 @@ from warren.broker.model.stream.stream_arguments import (
     refuse_arguments_of_other_consumers,
 )
 from warren.broker.model.stream.stream_filter import EXPRESSION, parse_stream_filter
+from warren.broker.operations.queues import not_supported_by_stream
 from warren.wire.methods import frame
 from warren.wire.reply_codes import AmqpError, Reply
 
@@ -101,16 +101,6 @@ def _start_position(stream: Stream, start: OffsetSpecification, tag: bytes) -> t
     return int(offsets[start.kind]), -1
 
 
-def refuse_stream(context: MethodContext, queue: Queue, method: str) -> None:
-    """Raise the error of a method that streams do not support, if the queue is a stream.
-
-    :param method: name of the method that streams do not support.
-    :raises AmqpError: 540 if the queue is a stream.
-    """
-    if queue.is_stream:
-        raise not_supported(method, context.declarations.describe("queue", queue.name))
-
-
 def refuse_return(channel: Channel, messages: list[Message]) -> None:
     """Raise an error if messages of a stream are to be requeued or rejected, as before RabbitMQ 4.3.
 
@@ -127,16 +117,4 @@ def refuse_return(channel: Channel, messages: list[Message]) -> None:
             for other in messages:
                 channel.unacked[int(other.tag)] = other
                 channel.lowest_tag = min(channel.lowest_tag, other.tag)
-            queue = consumer.queue
-            vhost = queue.vhost.name.decode(errors="replace")
-            name = queue.name.decode(errors="replace")
-            raise not_supported("basic.nack and basic.reject", f"queue '{name}' in vhost '{vhost}'")
-
-
-def not_supported(feature: str, described: str) -> AmqpError:
-    """Return the error of a feature that streams do not support.
-
-    :param feature: method or option that streams do not support, as the error text names it.
-    :param described: description of the stream for error texts.
-    """
-    return AmqpError(Reply.NOT_IMPLEMENTED, f"{feature} not supported by stream queues {described}")
+            raise not_supported_by_stream("basic.nack and basic.reject", consumer.queue)

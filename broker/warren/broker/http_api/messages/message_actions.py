@@ -12,8 +12,6 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Final
 
-from warren.broker.access.authorization import WRITE
-from warren.broker.channel.publish_slow_path import expiration_ms
 from warren.broker.http_api.api_error import ApiError
 from warren.broker.http_api.call import Call
 from warren.broker.http_api.messages.dead_letter import DeadLetter
@@ -36,6 +34,7 @@ from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.message import Message
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.server_names import LONGEST_NAME
+from warren.broker.operations.publishing import check_topics, exchange_to_publish_to, expiration_ms
 from warren.wire.content import body_payload, join_content
 from warren.wire.properties import Properties, encode
 from warren.wire.reply_codes import AmqpError
@@ -128,15 +127,10 @@ class Action:
         :raises Failure: nothing has changed.
         """
         queue, vhost = self.queue, self.queue.vhost
-        exchange = vhost.exchanges.get(copy.exchange)
-        if exchange is None:
-            raise Failure(f"there is no exchange '{name_text(copy.exchange)}'")
-        if exchange.internal:
-            raise Failure(f"exchange '{name_text(copy.exchange)}' is internal")
-        authorization = self.call.caller.authorization(self.call.name("vhost"))
+        authorization = self.call.principal().authorization
         try:
-            authorization.check(WRITE, "exchange", exchange.name)
-            authorization.check_topic(WRITE, exchange, copy.routing_key)
+            exchange = exchange_to_publish_to(authorization, vhost, copy.exchange)
+            check_topics(authorization, exchange, [copy.routing_key])
             expiration = properties.data("expiration")
             if expiration is not None:
                 copy.ttl = expiration_ms(expiration)

@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Generator
 from urllib.parse import quote
 
-from warren.broker.access.authorization import READ, WRITE
 from warren.broker.http_api.api_error import bad_request, object_not_found
 from warren.broker.http_api.call import CREATED, NO_CONTENT, Call, Response
 from warren.broker.http_api.listing_query import ListingQuery
@@ -19,8 +18,9 @@ from warren.broker.management.json_values import name_text
 from warren.broker.management.request import Json
 from warren.broker.management.time_slices import run_in_slices, sort_in_steps
 from warren.broker.model.queue.queue import Queue
-from warren.broker.model.server_names import LONGEST_NAME, refuse_default_exchange
+from warren.broker.model.server_names import LONGEST_NAME
 from warren.broker.model.vhost.declarations import Declarations
+from warren.broker.operations import bindings as binding_operations
 from warren.wire.field_tables import sort_fields
 
 
@@ -155,7 +155,7 @@ async def show(call: Call) -> Response:
 
 async def bind(call: Call) -> Response:
     """Bind a queue or an exchange to an exchange; the header `Location` names the binding."""
-    topology, source, destination = call.declarations(), _source(call), _destination(call)
+    principal, source, destination = call.principal(), _source(call), _destination(call)
     body = call.body()
     key = body.get("routing_key", "")
     if not isinstance(key, str):
@@ -163,42 +163,20 @@ async def bind(call: Call) -> Response:
     routing_key, raw = key.encode("utf-8", "surrogateescape"), encode_arguments(body.get("arguments", {}))
     if len(routing_key) > LONGEST_NAME:
         raise bad_request("routing_key is longer than 255 bytes")
-    is_queue = call.name("kind") == "q"
-
-    def operation() -> None:
-        if not is_queue:
-            refuse_default_exchange(destination)
-        end = topology.queue(destination, None) if is_queue else topology.exchange(destination)
-        _check(call, topology, source, is_queue, routing_key)
-        topology.bind(topology.exchange(source), end, routing_key, raw)
-
-    await call.change(operation)
+    kind = "queue" if call.name("kind") == "q" else "exchange"
+    await call.change(lambda: binding_operations.bind(principal, source, kind, destination, routing_key, raw))
     key = properties_key(routing_key, sort_fields(raw))
     location = f"{quote(destination, safe='')}/{quote(key, safe='~')}"
     return Response(CREATED, headers={"Location": location})
 
 
-def _check(call: Call, topology: Declarations, source: bytes, is_queue: bool, routing_key: bytes) -> None:
-    """Check the permissions that binding and unbinding need.
-
-    :raises AmqpError: 403 if one is missing, and for the default exchange.
-    """
-    refuse_default_exchange(source)
-    authorization = call.caller.authorization(call.name("vhost"))
-    authorization.check(WRITE, "queue" if is_queue else "exchange", _destination(call))
-    authorization.check(READ, "exchange", source)
-    exchange = topology.vhost.exchanges.get(source)
-    if exchange is not None:
-        authorization.check_topic(READ, exchange, routing_key)
-
-
 async def unbind(call: Call) -> Response:
-    topology = call.declarations()
-    _, found = await _find(call, topology)
-
-    def operation() -> None:
-        _check(call, topology, found.source, isinstance(found.destination, Queue), found.routing_key)
-        topology.unbind(found.source, found.destination, found.routing_key, found.arguments)
-
-    await call.change(operation)
+    principal = call.principal()
+    _, found = await _find(call, principal.declarations)
+    kind = "queue" if isinstance(found.destination, Queue) else "exchange"
+    await call.change(
+        lambda: binding_operations.unbind(
+            principal, found.source, kind, found.destination.name, found.routing_key, found.arguments
+        )
+    )
     return Response(NO_CONTENT)

@@ -16,7 +16,7 @@ from warren.broker.http_api.listing_response import list_objects
 from warren.broker.http_api.message_stats import channel_statistics
 from warren.broker.http_api.statistics_json import SampleRange
 from warren.broker.http_api.table_json import table_json
-from warren.broker.management.items.connection_items import CHANNEL_ITEMS, CONNECTION_ITEMS, connection_name
+from warren.broker.management.items.connection_items import CHANNEL_ITEMS, CONNECTION_ITEMS
 from warren.broker.management.items.queue_items import NODE
 from warren.broker.management.items.topology_items import CONSUMER_ITEMS
 from warren.broker.management.items.topology_items import consumers as consumers_of
@@ -95,7 +95,7 @@ def connection_json(call: Call, connection: Connection) -> dict[str, Json]:
 def connection_details(connection: Connection) -> dict[str, Json]:
     """Return the facts that say which connection it is."""
     return {
-        "name": connection_name(connection),
+        "name": connection.shown_name(),
         "peer_host": CONNECTION_ITEMS["peer_host"](connection),
         "peer_port": CONNECTION_ITEMS["peer_port"](connection),
     }
@@ -122,7 +122,7 @@ def consumer_json(consumer: Subscription) -> dict[str, Json]:
         "active": CONSUMER_ITEMS["active"](consumer),
         "activity_status": CONSUMER_ITEMS["activity_status"](consumer),
         "channel_details": {
-            "connection_name": connection_name(connection),
+            "connection_name": connection.shown_name(),
             "name": CHANNEL_ITEMS["name"](channel),
             "node": NODE,
             "number": int(channel.number),
@@ -159,7 +159,10 @@ def _connections(call: Call) -> list[Connection]:
 
 async def _list(call: Call, found: Iterable[Connection]) -> Response:
     return await list_objects(
-        call, list(found), connection_name, lambda connection: connection_json(call, connection)
+        call,
+        list(found),
+        lambda connection: connection.shown_name(),
+        lambda connection: connection_json(call, connection),
     )
 
 
@@ -189,7 +192,7 @@ def _find(call: Call, role: str = MONITORING) -> Connection:
     """
     name = call.name("name")
     for connection in call.node.connections:
-        if connection.vhost and connection_name(connection) == name:
+        if connection.vhost and connection.shown_name() == name:
             call.caller.require_self_or(role, name_text(connection.user))
             return connection
     raise object_not_found()

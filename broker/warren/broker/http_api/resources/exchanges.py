@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from warren.broker.access.authorization import CONFIGURE, WRITE
-from warren.broker.channel.publish_slow_path import expiration_ms
 from warren.broker.http_api.api_error import (
     bad_request,
-    from_amqp,
-    not_authorised,
     not_found,
     object_not_found,
 )
@@ -20,15 +16,10 @@ from warren.broker.management.json_values import name_text
 from warren.broker.management.request import Json
 from warren.broker.management.time_slices import run_in_slices
 from warren.broker.model.exchange.exchange import Exchange
-from warren.broker.model.exchange.exchange_types import check_type
-from warren.broker.model.exchange.headers import cc_and_bcc_keys
-from warren.broker.model.message import Message
-from warren.broker.model.queue.queue import REJECTED, STORED, Queue
 from warren.broker.model.server_names import LONGEST_NAME
-from warren.broker.model.vhost.bulk_publish import BULK_COPIES, BulkFanOut
 from warren.broker.model.vhost.declarations import Declarations
-from warren.broker.model.vhost.vhost import VirtualHost
-from warren.wire.reply_codes import AmqpError
+from warren.broker.operations import exchanges as exchange_operations
+from warren.broker.operations import publishing
 
 DEFAULT = "amq.default"
 """Name of the default exchange in paths; an empty one is understood, too."""
@@ -67,10 +58,6 @@ def row(call: Call, topology: Declarations, exchange: Exchange) -> dict[str, Jso
     return found | exchange_statistics(call, exchange)
 
 
-def _is_predeclared(exchange: Exchange) -> bool:
-    return not exchange.name or exchange.name.startswith(b"amq.")
-
-
 async def _list(call: Call, hosts: list[Declarations]) -> Response:
     found = [
         (topology, exchange)
@@ -99,7 +86,7 @@ async def show(call: Call) -> Response:
 
 async def declare(call: Call) -> Response:
     """Declare an exchange; 204 if it exists with the same properties."""
-    topology, name, body = call.declarations(), exchange_name(call), call.body()
+    principal, name, body = call.principal(), exchange_name(call), call.body()
     if len(name) > LONGEST_NAME:
         raise bad_request(f"exchange should be less than {LONGEST_NAME} bytes, actually was {len(name)}\n")
     kind = body.get("type", "direct")
@@ -108,60 +95,43 @@ async def declare(call: Call) -> Response:
     durable, auto_delete = call.boolean(body, "durable"), call.boolean(body, "auto_delete")
     internal = call.boolean(body, "internal")
     raw = encode_arguments(body.get("arguments", {}))
-    existing = name in topology.vhost.exchanges
-
-    def operation() -> None:
-        authorization = call.caller.authorization(call.name("vhost"))
-        check_type(kind.encode(), raw, topology.vhost.compat)
-        authorization.check(CONFIGURE, "exchange", name)
-        if not existing:
-            authorization.check_forwarding("exchange", name, raw, "alternate-exchange")
-        topology.declare_exchange(name, kind.encode(), durable, auto_delete, internal, raw)
-
-    await call.change(operation)
-    return Response(NO_CONTENT if existing else CREATED)
+    is_new = await call.change(
+        lambda: exchange_operations.declare_exchange(
+            principal,
+            name,
+            kind.encode(),
+            durable=durable,
+            auto_delete=auto_delete,
+            internal=internal,
+            arguments=raw,
+        )
+    )
+    return Response(CREATED if is_new else NO_CONTENT)
 
 
 async def delete(call: Call) -> Response:
-    topology = call.declarations()
-    exchange = find(call, topology)
-
-    def operation() -> None:
-        if _is_predeclared(exchange):
-            raise not_authorised("Access refused.")
-        call.caller.authorization(call.name("vhost")).check(CONFIGURE, "exchange", exchange.name)
-        topology.delete_exchange(exchange.name, call.flag("if-unused"))
-
-    await call.change(operation)
+    """Delete an exchange; with `if-unused` in the query, only one to which nothing is bound."""
+    principal = call.principal()
+    name = find(call, principal.declarations).name
+    await call.change(
+        lambda: exchange_operations.delete_exchange(principal, name, if_unused=call.flag("if-unused"))
+    )
     return Response(NO_CONTENT)
 
 
-def _find_for_publish(call: Call) -> tuple[Declarations, Exchange]:
-    """Return the virtual host and the exchange that the path names.
+def _exchange_to_publish_to(call: Call) -> bytes:
+    """Return the name of the exchange that the path names.
 
     :raises ApiError: 404 if there is none of that name, 400 during a resource alarm.
     """
-    topology = call.declarations()
-    exchange = topology.vhost.exchanges.get(exchange_name(call))
-    if exchange is None:
+    name = exchange_name(call)
+    if name not in call.declarations().vhost.exchanges:
         raise not_found("exchange_not_found")
-    if len(exchange.name) > LONGEST_NAME:
+    if len(name) > LONGEST_NAME:
         # An earlier version has declared it. AMQP cannot deliver a message that was published to it.
-        raise bad_request(
-            f"exchange should be less than {LONGEST_NAME} bytes, actually was {len(exchange.name)}\n"
-        )
+        raise bad_request(f"exchange should be less than {LONGEST_NAME} bytes, actually was {len(name)}\n")
     call.refuse_alarm()
-    return topology, exchange
-
-
-async def _deliver(vhost: VirtualHost, queues: list[Queue], message: Message) -> int:
-    """Put a message into queues, into very many as bulk work; return ACCEPTED, STORED or REJECTED."""
-    if len(queues) <= BULK_COPIES or vhost.capture is not None:
-        return vhost.deliver(queues, message)
-    job = BulkFanOut(vhost, queues, message)
-    vhost.bulk_work.run(vhost.publish_lane, job.step, job.end)
-    await vhost.bulk_work.finished(vhost.publish_lane)
-    return job.outcome
+    return name
 
 
 async def publish(call: Call) -> Response:
@@ -169,7 +139,7 @@ async def publish(call: Call) -> Response:
 
     :raises ApiError: 400 if a queue refused it, because it is full, or during a resource alarm.
     """
-    _find_for_publish(call)
+    _exchange_to_publish_to(call)
     body = call.body("routing_key", "properties", "payload", "payload_encoding")
     if not isinstance(body["routing_key"], str):
         raise bad_request("routing_key must be a text")
@@ -179,47 +149,13 @@ async def publish(call: Call) -> Response:
     payload = await run_in_slices(payload_in_steps(body["payload"], body["payload_encoding"]))
     if len(payload) > call.node.settings.max_message_size:
         raise bad_request(f"the payload is larger than {call.node.settings.max_message_size} bytes")
-    encoded, properties = await run_in_slices(content_in_steps(body["properties"], payload))
+    content = await run_in_slices(content_in_steps(body["properties"], payload))
     # Again: it may have been deleted meanwhile.
-    topology, exchange = _find_for_publish(call)
-    message = Message(exchange.name, key, encoded, len(payload), 1)
-    message.persistent = properties.get("delivery_mode") == 2
-    priority = properties.get("priority", 0)
-    assert isinstance(priority, int)
-    message.priority = priority
-    authorization = call.caller.authorization(call.name("vhost"))
-    try:
-        authorization.check(WRITE, "exchange", exchange.name)
-        headers = properties.headers
-        keys = [key, *cc_and_bcc_keys(headers)]
-        for each in keys:
-            authorization.check_topic(WRITE, exchange, each)
-        expiration = properties.data("expiration")
-        if expiration is not None:
-            message.ttl = expiration_ms(expiration)
-    except AmqpError as error:
-        raise from_amqp(error) from None
-    user = properties.data("user_id")
-    if user is not None and user != call.caller.user.name.encode() and not call.caller.user.may_impersonate:
-        raise bad_request(
-            f"user_id property set to '{name_text(user)}' but authenticated user was '{call.caller.user.name}'"
-        )
-    if exchange.internal:
-        raise not_authorised("Access refused.")
-    message.has_bcc = "BCC" in headers
-    queues = topology.vhost.find_queues(exchange, keys, headers, message)
-    exchange.published_in += 1
-    exchange.published_out += len(queues)
-    counts = topology.vhost.totals.ended_channels
-    counts.published += 1
-    counts.routed += len(queues)
-    if not queues:
-        exchange.unroutable_dropped += 1
-        counts.dropped_unroutable += 1
-        return Response(body={"routed": False})
-    outcome = await _deliver(topology.vhost, queues, message)
-    if outcome == STORED:
-        await call.synced()
-    if outcome == REJECTED:
+    name = _exchange_to_publish_to(call)
+    published = await call.run(
+        publishing.publish(call.principal(), call.node, name, key, content, len(payload))
+    )
+    call.node.message_sizes.add(len(payload), 1)
+    if published.is_refused:
         raise bad_request("a queue refused the message, because it is full")
-    return Response(body={"routed": True})
+    return Response(body={"routed": published.is_routed})

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Final
 
-from warren.broker.access.authorization import READ, WRITE
-from warren.broker.http_api.api_error import ApiError, bad_request, from_amqp, object_not_found
+from warren.broker.http_api.api_error import ApiError, bad_request, object_not_found
 from warren.broker.http_api.call import Call, Response
 from warren.broker.http_api.messages.letter_edit import LetterEdit
 from warren.broker.http_api.messages.message_actions import Action, Move, Replay, perform
@@ -27,15 +26,15 @@ from warren.broker.http_api.messages.queue_browser import (
 from warren.broker.http_api.messages.shown_message import MOST_PAYLOAD, PAYLOAD, bounded, shown_message
 from warren.broker.http_api.messages.stream_page import StoredMessage, read_stream
 from warren.broker.http_api.resources.exchanges import exchange_name
-from warren.broker.http_api.resources.queues import find_shared
-from warren.broker.management.items.connection_items import connection_name
+from warren.broker.http_api.resources.queues import find
 from warren.broker.management.json_values import name_text
 from warren.broker.management.request import Json
 from warren.broker.management.time_slices import run_in_slices
 from warren.broker.model.message import Message
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.stream.stream import Stream
-from warren.wire.reply_codes import AmqpError
+from warren.broker.operations.messages import exchange_to_browse, queue_to_browse
+from warren.broker.operations.publishing import exchange_to_publish_to
 
 STATES: Final = ("ready", "unacknowledged", "retry", "dead-lettering")
 """States of messages that a request may ask for, other than those of streams and of delayed exchanges."""
@@ -102,14 +101,11 @@ class Page:
 def readable(call: Call) -> Queue:
     """Return the queue of the path, which the caller may read.
 
-    :raises ApiError: 404, 401, or 400 if it is exclusive to a connection.
+    :raises ApiError: 404 if there is none of that name.
+    :raises AmqpError: 403 without the permission, 405 if it is exclusive to a connection.
     """
-    queue = find_shared(call, call.declarations())
-    try:
-        call.caller.authorization(call.name("vhost")).check(READ, "queue", queue.name)
-    except AmqpError as error:
-        raise from_amqp(error) from None
-    return queue
+    principal = call.principal()
+    return queue_to_browse(principal, find(call, principal.declarations).name)
 
 
 async def browse(call: Call) -> Response:
@@ -145,8 +141,8 @@ async def browse(call: Call) -> Response:
                 {
                     "consumer": {
                         "consumer_tag": name_text(tag),
-                        "channel": f"{connection_name(channel.connection)} ({int(channel.number)})",
-                        "connection": connection_name(channel.connection),
+                        "channel": f"{channel.connection.shown_name()} ({int(channel.number)})",
+                        "connection": channel.connection.shown_name(),
                         "user": name_text(channel.connection.user),
                     }
                 },
@@ -165,16 +161,11 @@ async def browse(call: Call) -> Response:
 
 async def browse_delayed(call: Call) -> Response:
     """Show a page of the messages that a delayed exchange holds back, those first whose delay ends first."""
-    topology = call.declarations()
-    exchange = topology.vhost.exchanges.get(exchange_name(call))
-    if exchange is None or exchange.delay_queue is None:
+    principal, name = call.principal(), exchange_name(call)
+    queue = principal.vhost.exchanges[name].delay_queue if name in principal.vhost.exchanges else None
+    if queue is None:
         raise object_not_found()
-    authorization = call.caller.authorization(call.name("vhost"))
-    try:
-        authorization.check(READ, "exchange", exchange.name)
-    except AmqpError as error:
-        raise from_amqp(error) from None
-    queue = exchange.delay_queue
+    exchange_to_browse(principal, name)
 
     def next_messages(after: Position) -> Generator[None, None, list[Found]]:
         delayed = yield from delayed_after(queue, after, STEP)
@@ -283,9 +274,10 @@ async def move(call: Call) -> Response:
     body = call.body()
     if ("queue" in body) == ("exchange" in body):
         raise bad_request("name either a queue, or an exchange and a routing_key, to move messages to")
+    principal = call.principal()
     if "queue" in body:
         exchange, key = b"", _name(body, "queue")
-        if key not in call.declarations().vhost.queues:
+        if key not in principal.vhost.queues:
             raise ApiError(
                 404, "not_found", "there is no queue of the name that the messages are to be moved to"
             )
@@ -293,14 +285,11 @@ async def move(call: Call) -> Response:
         exchange, key = _name(body, "exchange"), _name(body, "routing_key")
     if exchange == b"amq.default":
         exchange = b""
-    if exchange not in call.declarations().vhost.exchanges:
+    if exchange not in principal.vhost.exchanges:
         raise ApiError(
             404, "not_found", "there is no exchange of the name that the messages are to be moved to"
         )
-    try:
-        call.caller.authorization(call.name("vhost")).check(WRITE, "exchange", exchange)
-    except AmqpError as error:
-        raise from_amqp(error) from None
+    exchange_to_publish_to(principal.authorization, principal.vhost, exchange)
     call.refuse_alarm()
     return await _act(call, Move(call, queue, exchange, key), body)
 

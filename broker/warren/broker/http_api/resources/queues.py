@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import Final
 
-from warren.broker.access.authorization import CONFIGURE, READ
-from warren.broker.channel.methods.consumer_methods import refuse_single_active
-from warren.broker.channel.methods.topology_methods import check_queue_limit
 from warren.broker.connection.connection import Connection
-from warren.broker.http_api.api_error import bad_request, from_amqp, not_found, object_not_found
+from warren.broker.http_api.api_error import bad_request, not_found, object_not_found
 from warren.broker.http_api.call import CREATED, NO_CONTENT, Call, Response
 from warren.broker.http_api.listing_response import list_objects
 from warren.broker.http_api.message_json import message_json
 from warren.broker.http_api.message_stats import idle_since, lengths_of, queue_rate, queue_statistics
 from warren.broker.http_api.resources import clients
-from warren.broker.http_api.resources.settlement import ACK_MODES, Settlement
 from warren.broker.http_api.table_json import encode_arguments, table_json
 from warren.broker.management.items.queue_items import NODE, QUEUE_ITEMS, QueueListing
 from warren.broker.management.json_encoding import ListText
@@ -32,7 +27,9 @@ from warren.broker.model.queue.queue import Queue
 from warren.broker.model.server_names import LONGEST_NAME
 from warren.broker.model.stream.stream import Stream
 from warren.broker.model.vhost.declarations import Declarations
-from warren.wire.reply_codes import AmqpError
+from warren.broker.operations import queues as queue_operations
+from warren.broker.operations.messages import get_message, queue_to_get_from
+from warren.broker.operations.settlement import ACK_MODES, Settlement, settle
 
 LISTED: Final = (
     "consumer_capacity",
@@ -191,18 +188,6 @@ def find(call: Call, topology: Declarations) -> Queue:
     return queue
 
 
-def find_shared(call: Call, topology: Declarations) -> Queue:
-    """Return the queue that the path names, to change it or its messages.
-
-    :raises ApiError: 404 if there is none of that name, 400 if it is exclusive to a connection.
-    """
-    find(call, topology)
-    try:
-        return topology.queue(call.data("queue"), None)
-    except AmqpError as error:
-        raise from_amqp(error) from None
-
-
 async def show(call: Call) -> Response:
     """Return one queue, with its consumers."""
     queue = find(call, call.visible())
@@ -218,7 +203,7 @@ async def show(call: Call) -> Response:
 
 async def declare(call: Call) -> Response:
     """Declare a queue; 204 if it exists with the same properties."""
-    topology, name = call.declarations(), call.data("queue")
+    principal, name = call.principal(), call.data("queue")
     body = call.body()
     if len(name) > LONGEST_NAME:
         raise bad_request(f"queue should be less than {LONGEST_NAME} bytes, actually was {len(name)}\n")
@@ -227,61 +212,31 @@ async def declare(call: Call) -> Response:
         raise bad_request(f"Node {node} is not a cluster member")
     durable, auto_delete = call.boolean(body, "durable"), call.boolean(body, "auto_delete")
     raw = encode_arguments(body.get("arguments", {}))
-    raw = topology.settings.with_default_queue_type(raw, durable, False, auto_delete)
-    existing = name in topology.vhost.queues
-
-    def operation() -> None:
-        authorization = call.caller.authorization(call.name("vhost"))
-        topology.refuse_reserved(name)
-        authorization.check(CONFIGURE, "queue", name)
-        if not existing:
-            check_queue_limit(topology, name)
-            authorization.check_forwarding("queue", name, raw, "x-dead-letter-exchange")
-        topology.declare_queue(name, durable, False, auto_delete, raw, None)
-
-    await call.change(operation)
-    return Response(NO_CONTENT if existing else CREATED)
-
-
-async def _settled(call: Call, queue: Queue) -> None:
-    """Return when no bulk work concerns the messages of a queue."""
-    settled: asyncio.Future[None] = call.node.loop.create_future()
-    queue.when_settled(lambda: settled.set_result(None) if not settled.done() else None)
-    await settled
-    if queue.deleted:
-        raise object_not_found()
+    _, is_new = await call.change(
+        lambda: queue_operations.declare_queue(
+            principal, name, durable=durable, exclusive=False, auto_delete=auto_delete, arguments=raw
+        )
+    )
+    return Response(CREATED if is_new else NO_CONTENT)
 
 
 async def delete(call: Call) -> Response:
     """Delete a queue; with `if-empty` or `if-unused` in the query, only one without messages or consumers."""
-    topology = call.declarations()
-    queue = find_shared(call, topology)
-    _check(call, CONFIGURE, queue)
-    await _settled(call, queue)
-    described = topology.describe("queue", queue.name)
-    if call.flag("if-empty") and not queue.is_empty:
-        raise bad_request(f"{described} not empty")
-    if call.flag("if-unused") and queue.consumers:
-        raise bad_request(f"{described} in use")
-    await call.change(lambda: topology.delete_queue(queue))
+    principal = call.principal()
+    name = find(call, principal.declarations).name
+    deletion = queue_operations.delete_queue(
+        principal, name, if_unused=call.flag("if-unused"), if_empty=call.flag("if-empty")
+    )
+    if await call.run(deletion) is None:
+        raise object_not_found()
     return Response(NO_CONTENT)
-
-
-def _check(call: Call, operation: str, queue: Queue) -> None:
-    try:
-        call.caller.authorization(call.name("vhost")).check(operation, "queue", queue.name)
-    except AmqpError as error:
-        raise from_amqp(error) from None
 
 
 async def purge(call: Call) -> Response:
     """Remove all ready messages."""
-    queue = find_shared(call, call.declarations())
-    _check(call, READ, queue)
-    if isinstance(queue, Stream):
-        raise bad_request(f"{call.name('queue')} is a stream; its messages leave it by its retention only")
-    queue.purge(queue)
-    await queue.vhost.bulk_work.finished(queue)
+    principal = call.principal()
+    name = find(call, principal.declarations).name
+    await call.run(queue_operations.purge_queue(principal, name))
     return Response(NO_CONTENT)
 
 
@@ -296,10 +251,9 @@ async def act(call: Call) -> Response:
 
 async def get_messages(call: Call) -> Response:
     """Get messages from the head of a queue; they are put back, acknowledged or rejected, as the request says."""
-    topology = call.declarations()
-    if call.data("queue") not in topology.vhost.queues:
+    principal, name = call.principal(), call.data("queue")
+    if name not in principal.vhost.queues:
         raise not_found("queue_not_found")
-    queue = find_shared(call, topology)
     body = call.body("ackmode", "count", "encoding")
     mode, encoding = body["ackmode"], body["encoding"]
     if mode not in ACK_MODES:
@@ -309,41 +263,35 @@ async def get_messages(call: Call) -> Response:
     count, truncate = _count(body["count"], "count"), None
     if "truncate" in body:
         truncate = _count(body["truncate"], "truncate")
-    _check(call, READ, queue)
-    if isinstance(queue, Stream):
-        described = topology.describe("queue", queue.name)
-        raise bad_request(f"540 basic.get not supported by stream queues {described}")
-    try:
-        refuse_single_active(topology, queue)
-    except AmqpError as error:
-        raise from_amqp(error) from None
-    await _settled(call, queue)
-    taken: list[Message] = []
+    queue = await call.run(queue_to_get_from(principal, name))
+    if queue.deleted:
+        raise object_not_found()
+    taken: list[tuple[Message, str]] = []
     shown = ListText()
 
+    def encode(message: Message) -> Json:
+        return message_json(queue, message, encoding == "base64", truncate)
+
     def take() -> Generator[None, None, None]:
+        counts = principal.vhost.totals.ended_channels
         while len(taken) < min(count, MOST_MESSAGES):
             if queue.deleted or queue.is_held():
                 return
-            message = queue.get()
-            if message is None:
+            got = get_message(principal, queue, encode, counts, no_ack=False)
+            if got is None:
                 return
-            taken.append(message)
-            queue.counts.fetched += 1
+            taken.append((got.message, got.identity))
             # Encoded one by one: tens of thousands of objects would keep the garbage collector busy.
-            shown.add(message_json(queue, message, encoding == "base64", truncate))
+            shown.add(got.encoded)
             yield
 
     try:
         await run_in_slices(take())
     except BaseException:
         # Nobody will see them, for example because the client is gone.
-        Settlement(queue, taken, "ack_requeue_true").start()
+        Settlement(principal, queue, taken, "ack_requeue_true").start()
         raise
-    settlement = Settlement(queue, taken, mode)
-    settlement.start()
-    await queue.vhost.bulk_work.finished(settlement)
-    await call.synced()
+    await call.run(settle(principal, call.node, queue, taken, mode))
     return Response(encoded=shown.parts())
 
 

@@ -7,8 +7,7 @@ import time
 from collections.abc import Generator
 from typing import Final
 
-from warren.broker.access.authorization import READ
-from warren.broker.http_api.api_error import ApiError, bad_request, from_amqp
+from warren.broker.http_api.api_error import ApiError, bad_request
 from warren.broker.http_api.call import Call, Response
 from warren.broker.http_api.messages.message_filter import decode_properties
 from warren.broker.http_api.messages.stream_page import StoredMessage, read_stream
@@ -16,10 +15,11 @@ from warren.broker.management.json_values import name_text
 from warren.broker.management.request import Json
 from warren.broker.management.time_slices import run_in_slices
 from warren.broker.model.stream.stream import Stream
+from warren.broker.operations.messages import queue_to_browse
 from warren.core.capture_events import MESSAGE_TYPE
 from warren.core.message_story import CapturedEvent, Causes, Story, tell
 from warren.wire.content import body_payload
-from warren.wire.reply_codes import AmqpError
+from warren.wire.reply_codes import AmqpError, Reply
 
 STREAM: Final = b"warren.events"
 """Stream of events unless the request or the broker's setting `capture_events` names another one."""
@@ -133,18 +133,20 @@ async def story(call: Call) -> Response:
 def _stream(call: Call) -> Stream:
     """Return the stream that has the events, which the caller may read.
 
-    :raises ApiError: 404 if there is none, 401 without the permission.
+    :raises ApiError: 404 if there is none.
+    :raises AmqpError: 403 without the permission.
     """
-    topology = call.declarations()
-    capture = topology.vhost.capture
+    principal = call.principal()
+    capture = principal.vhost.capture
     name = STREAM if capture is None else capture.stream or STREAM
     if "stream" in call.query:
         name = call.query["stream"].encode("utf-8", "surrogateescape")
+    stream = None
     try:
-        call.caller.authorization(call.name("vhost")).check(READ, "queue", name)
+        stream = queue_to_browse(principal, name)
     except AmqpError as error:
-        raise from_amqp(error) from None
-    stream = topology.vhost.queues.get(name)
+        if error.code != Reply.NOT_FOUND:
+            raise
     if not isinstance(stream, Stream):
         raise ApiError(
             404,

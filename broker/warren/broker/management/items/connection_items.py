@@ -12,7 +12,6 @@ from warren.broker.connection.flow_control import ALARM, PUBLISHER_PAUSED
 from warren.broker.connection.tcp_statistics import RECEIVED_AT, SENT_AT, tcp_info
 from warren.broker.management.json_values import channel_id, connection_id, name_text, typed_table
 from warren.broker.management.request import Json
-from warren.wire import amqp_url
 
 if TYPE_CHECKING:
     from warren.broker.channel.channel import Channel
@@ -28,12 +27,6 @@ def address(connection: Connection, own: bool) -> tuple[str, int | str]:
     """Return (host, port) of the broker's end of a connection if `own` is true, else of the client's end."""
     found = connection.transport.get_extra_info("sockname" if own else "peername")
     return (str(found[0]), int(found[1])) if isinstance(found, tuple) else ("", "")
-
-
-def connection_name(connection: Connection) -> str:
-    """Return the connection's name as RabbitMQ forms it: client address `->` broker address."""
-    ends = connection.transport.get_extra_info
-    return amqp_url.connection_name(ends("peername"), ends("sockname"))
 
 
 def _counted(layout: struct.Struct, at: int, index: int = 0) -> Callable[[Connection], Json]:
@@ -92,7 +85,7 @@ SHORT: Final = {
 
 CONNECTION_ITEMS: Final[Mapping[str, Callable[[Connection], Json]]] = {
     "pid": connection_id,
-    "name": connection_name,
+    "name": lambda connection: connection.shown_name(),
     "port": lambda connection: address(connection, True)[1],
     "host": lambda connection: address(connection, True)[0],
     "peer_port": lambda connection: address(connection, False)[1],
@@ -133,7 +126,7 @@ def _uncommitted(channel: Channel, publishes: bool) -> int:
 CHANNEL_ITEMS: Final[Mapping[str, Callable[[Channel], Json]]] = {
     "pid": channel_id,
     "connection": lambda channel: connection_id(channel.connection),
-    "name": lambda channel: f"{connection_name(channel.connection)} ({int(channel.number)})",
+    "name": lambda channel: f"{channel.connection.shown_name()} ({int(channel.number)})",
     "number": lambda channel: int(channel.number),
     "user": lambda channel: name_text(channel.connection.user),
     "vhost": lambda channel: name_text(channel.connection.vhost),

@@ -2,58 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from warren.broker.configuration.sizes import parse_size
-from warren.broker.management.json_values import connection_id, name_text
+from warren.broker.management.json_values import connection_id
 from warren.broker.management.request import Json, Request, RequestRefused
+from warren.broker.operations import queues as queue_operations
+from warren.broker.operations.waiting import result_of
 from warren.broker.process_memory import available_memory
 from warren.wire.reply_codes import AmqpError, Reply
 
 if TYPE_CHECKING:
     from warren.broker.connection.connection import Connection
     from warren.broker.management.management import Management
-    from warren.broker.model.queue.queue import Queue
-
-
-def _queue(management: Management, request: Request) -> Queue:
-    vhost = management.vhost(request)
-    queue = vhost.queues.get(request.data("queue"))
-    if queue is None:
-        raise RequestRefused(_missing(request, vhost.name))
-    return queue
-
-
-def _missing(request: Request, vhost: bytes) -> str:
-    return f"no queue '{request.text('queue')}' in vhost '{name_text(vhost)}'"
 
 
 async def purge_queue(management: Management, request: Request) -> None:
-    queue = _queue(management, request)
-    queue.purge(queue)
-    await queue.vhost.bulk_work.finished(queue)
+    await result_of(queue_operations.purge_queue(management.operator(request), request.data("queue")))
 
 
 async def delete_queue(management: Management, request: Request) -> Json:
-    queue = _queue(management, request)
-    settled: asyncio.Future[None] = management.node.loop.create_future()
-    queue.when_settled(lambda: settled.set_result(None) if not settled.done() else None)
-    await settled
-    if queue.deleted:
-        raise RequestRefused(_missing(request, queue.vhost.name))
-    if request.flag("if_empty") and not queue.is_empty:
-        held_back = f", and {held} that wait" if (held := queue.held_back_count()) else ""
-        raise RequestRefused(
-            f"Queue is not empty: '{name_text(queue.name)}' has {int(queue.ready.count)} ready messages{held_back}"
-        )
-    if request.flag("if_unused") and queue.consumers:
-        raise RequestRefused(
-            f"Queue is in use: '{name_text(queue.name)}' has {len(queue.consumers)} consumers"
-        )
-    topology = queue.vhost.declarations
-    assert topology is not None
-    return f"Queue was successfully deleted with {topology.delete_queue(queue)} ready messages"
+    name = request.data("queue")
+    operator = management.operator(request)
+    deletion = queue_operations.delete_queue(
+        operator, name, if_unused=request.flag("if_unused"), if_empty=request.flag("if_empty")
+    )
+    count = await result_of(deletion)
+    if count is None:
+        raise RequestRefused(f"no {operator.declarations.describe('queue', name)}")
+    return f"Queue was successfully deleted with {count} ready messages"
 
 
 def _close(connections: list[Connection], reason: str) -> None:

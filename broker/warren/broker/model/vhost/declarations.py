@@ -102,7 +102,8 @@ class Declarations:
         """
         queue = self.vhost.queues.get(name)
         if queue is None:
-            raise AmqpError(Reply.NOT_FOUND, f"no {self.describe('queue', name)}")
+            host = self.vhost.name.decode(errors="replace")
+            raise AmqpError(Reply.NOT_FOUND, f"no queue '{name.decode(errors='replace')}' in vhost '{host}'")
         if queue.owner is not None and queue.owner is not owner:
             raise self._locked(name)
         return queue

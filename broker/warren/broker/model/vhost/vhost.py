@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 REPLY_PREFIX: Final = b"amq.rabbitmq.reply-to."
 """Prefix of the names of direct reply-to queues."""
+PSEUDO_QUEUE: Final = b"amq.rabbitmq.reply-to"
+"""Name of the pseudo-queue of direct reply-to, which clients consume replies from."""
 ROUTES_KEPT: Final = 4096
 """Number of routing keys whose routes an exchange caches at most. A full cache is emptied."""
 
@@ -94,6 +96,8 @@ class VirtualHost:
         """Publisher of the broker's events; None unless the event exchange is enabled."""
         self.firehose: Optional[Firehose] = None  # noqa: UP045
         """Publisher of trace messages; None while tracing is off."""
+        self.timestamps = ""
+        """Publishes to which a timestamp is added: `missing` (those without one), `always` (all), or empty for none."""
         self.totals = VirtualHostTotals()
         """Counters of its channels and queues; those of all deleted virtual hosts once it is deleted itself."""
         self.streams: StreamStore | None = None

@@ -50,6 +50,7 @@ class VirtualHosts:
         compat: VersionBehaviour = RABBITMQ_4_3,
         portability: PortabilityChecks | None = None,
         make_hook: Callable[[bytes], LifeCycleHook | None] | None = None,
+        timestamps: str = "",
     ) -> None:
         """:param log: the log of messages; None for a broker without a data folder.
         :param definitions: the definitions database; None for a broker without a data folder.
@@ -58,8 +59,11 @@ class VirtualHosts:
         :param portability: checks for features that RabbitMQ lacks; by default they only log.
         :param make_hook: function that returns the hook that records the life-cycle events of a virtual host, from its
             name, or None if none are recorded; without the function, none are recorded in any virtual host.
+        :param timestamps: publishes to which a timestamp is added: `missing` (those without one), `always` (all), or empty
+            for none.
         """
         self._make_hook = make_hook
+        self._timestamps = timestamps
         self.event_streams: dict[bytes, EventStream] = {}
         """Writers of life-cycle events, by the name (bytes) of each virtual host whose capture is on."""
         self.capture_blocked: Callable[[], bool] = lambda: False
@@ -272,6 +276,7 @@ class VirtualHosts:
     def _make(self, settings: VirtualHostSettings) -> Declarations:
         vhost = VirtualHost(settings.name.encode(), self._clock, self._log, self.compat, self.portability)
         vhost.memory_budget = self._memory
+        vhost.timestamps = self._timestamps
         vhost.bulk_work = self.bulk_work
         vhost.events = self.events
         if self.events is not None and self.events.vhost_name == vhost.name:

@@ -1,20 +1,14 @@
-"""Contents for receivers: counts of deliveries are added, BCC removed; and the trace messages of the firehose."""
+"""Contents for receivers: counts of deliveries are added, BCC is removed."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from warren.broker.model.message import Message
 from warren.broker.model.queue.queue import Queue
-from warren.wire.amqp_url import connection_name
 from warren.wire.content import body_payload, header_payload, join_content
 from warren.wire.field_tables import long_field
 from warren.wire.properties import decode, encode
-
-if TYPE_CHECKING:
-    from warren.broker.channel.channel import Channel
-    from warren.broker.model.firehose import Firehose
-
 
 EXPIRY_ARGUMENT: Final = "x-warren-show-expiry"
 """Argument of basic.consume: true to add EXPIRY_HEADER to each delivery of a message that expires."""
@@ -45,23 +39,6 @@ def delivered_content(queue: Queue, message: Message, shows_expiry: bool = False
 def returned_content(message: Message) -> bytes:
     """Return a message's content as its publisher gets it back with basic.return: without the header BCC."""
     return _rewrite_headers(message, 0, 0, 0) if message.has_bcc else message.content
-
-
-def trace_publish(firehose: Firehose, channel: Channel, queues: list[Queue], message: Message) -> None:
-    """Trace a publish of a channel's client, with the queues that the message is routed to."""
-    end = channel.connection.transport.get_extra_info
-    name = connection_name(end("peername"), end("sockname"))
-    user = channel.connection.user.decode(errors="surrogateescape")
-    firehose.published(message, queues, name, int(channel.number), user)
-
-
-def trace_delivery(firehose: Firehose, channel: Channel, queue: Queue, message: Message) -> None:
-    """Trace a delivery of a message from a queue to a client of a channel."""
-    end = channel.connection.transport.get_extra_info
-    name = connection_name(end("peername"), end("sockname"))
-    user = channel.connection.user.decode(errors="surrogateescape")
-    content = delivered_content(queue, message)
-    firehose.delivered(message, content, queue.name, name, int(channel.number), user)
 
 
 def _rewrite_headers(message: Message, acquired: int, deliveries: int, expires: int) -> bytes:
