@@ -143,6 +143,8 @@ class Channel:
         if vhost.capture is not None:
             self.origin = connection.shown_name()
         assert vhost.declarations is not None
+        # A principal without one is an operator, who may do everything.
+        assert connection.authorization is not None
         self.principal = Principal(
             vhost.declarations, connection.user, connection.authorization, connection, channel=int(number)
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias, TypeVar
@@ -25,7 +24,7 @@ from warren.broker.model.broker_events import acting_as
 from warren.broker.model.operator_errors import OperationRefused
 from warren.broker.model.vhost.declarations import Declarations
 from warren.broker.operations.principal import Principal
-from warren.broker.operations.waiting import Operation, result_of
+from warren.broker.operations.waiting import Operation, result_of, until_synced
 
 T = TypeVar("T")
 
@@ -251,12 +250,9 @@ class Call:
     async def synced(self) -> None:
         """Return when all that was published and settled so far is on disk.
 
-        :raises ApiError: 500 if the disk has failed.
+        :raises AmqpError: 541 if the disk has failed.
         """
-        waiting: asyncio.Future[bool] = self.node.loop.create_future()
-        self.node.when_synced(lambda done: waiting.set_result(done) if not waiting.done() else None)
-        if not await waiting:
-            raise ApiError(500, "internal_server_error", "the disk has failed")
+        await result_of(until_synced(self.node))
 
     # -- values
 
