@@ -139,6 +139,13 @@ KNOWN_DIFFERENCES = [
         tested_by="tests/broker/test_portability.py",
     ),
     Difference(
+        "the consumer of a quorum queue that is deleted and declared again at once",
+        "may be subscribed to the new queue and get none of its messages, as far as its prefetch reaches",
+        "is cancelled",
+        "RabbitMQ 4.3 does so; the messages would reach nobody",
+        tested_by="tests/sdk/test_deleted_topology.py",
+    ),
+    Difference(
         "a client that has stopped reading",
         "is dropped if its socket has not taken all that waits within 30 s",
         "is dropped if it has read nothing for 30 s (`send_timeout`)",

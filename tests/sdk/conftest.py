@@ -94,6 +94,6 @@ def traced(make_app: MakeApp, recorded: Recorded) -> MakeApp:
 
 
 @pytest.fixture
-def server(amqp_url: str) -> Mapping[str, object]:
+def server_attributes(amqp_url: str) -> Mapping[str, object]:
     parts = parse_url(amqp_url)
     return {"server.address": parts.host, "server.port": parts.port}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.sdk.conftest import MakeApp
 from tests.support.async_client import AsyncClient
+from tests.support.broker_behaviour import Behaviour
 from tests.support.polling import eventually
 from warren.sdk import (
     App,
@@ -28,6 +30,8 @@ from warren.sdk import (
 from warren.sdk.extend import encode
 from warren.sdk.topology.registry import TopologyRegistry
 
+Delete = Callable[[AsyncClient, str], Awaitable[None]]
+HasNoticed = Callable[[Delete], Awaitable[None]]
 Publish = Callable[[App, list[object]], Awaitable[object]]
 
 
@@ -116,6 +120,29 @@ async def everything(client: AsyncClient, name: str) -> None:
 
 
 DELETIONS = [exchange, queue_of_commands, queue_of_events, binding, everything]
+DELETED_QUEUES: dict[Delete, list[str]] = {
+    queue_of_commands: ["packing"],
+    queue_of_events: ["listeners"],
+    everything: ["packing", "listeners"],
+}
+
+
+@pytest.fixture
+def has_noticed(server: Behaviour, name: str, caplog: pytest.LogCaptureFixture) -> HasNoticed:
+    """Return a function that waits until the App has noticed a deletion, on a broker on which it must be first."""
+
+    def is_logged(text: str) -> bool:
+        return text in caplog.text
+
+    async def has_noticed(delete: Delete) -> None:
+        if not server.keeps_consumers_of_deleted_quorum_queues:
+            return
+        for queue in DELETED_QUEUES.get(delete, ()):
+            lost = f"event=consumer.lost queue={name}.{queue} "
+            await eventually(partial(is_logged, lost), "the consumer is cancelled")
+        caplog.clear()
+
+    return has_noticed
 
 
 @pytest.mark.parametrize("publish", PUBLISHES)
@@ -124,14 +151,16 @@ async def test_what_was_deleted_under_a_running_app_is_declared_again(
     make_app: MakeApp,
     amqp_client: AsyncClient,
     name: str,
-    delete: Callable[[AsyncClient, str], Awaitable[None]],
+    delete: Delete,
     publish: Publish,
+    has_noticed: HasNoticed,
 ) -> None:
     """Delete before the first publish and after it: the first declares what its message class needs, the second does not."""
     shop = Shop(make_app(), name)
     async with shop.app:
         for first in (0, 4):
             await delete(amqp_client, name)
+            await has_noticed(delete)
             await publish(shop.app, shop.messages(first))
             await shop.receives(first)
         statistics = shop.app.statistics().publisher
@@ -265,8 +294,9 @@ async def test_a_transaction_after_one_that_met_a_deleted_item_succeeds(
     make_app: MakeApp,
     amqp_client: AsyncClient,
     name: str,
-    delete: Callable[[AsyncClient, str], Awaitable[None]],
+    delete: Delete,
     error: type[Exception],
+    has_noticed: HasNoticed,
 ) -> None:
     """The first one fails: what it published cannot be published again, because it may depend on what it received."""
     shop = Shop(make_app(), name)
@@ -274,6 +304,7 @@ async def test_a_transaction_after_one_that_met_a_deleted_item_succeeds(
         await transaction(shop.app, shop.messages(0))
         await shop.receives(0)
         await delete(amqp_client, name)
+        await has_noticed(delete)
         with pytest.raises(error):
             await transaction(shop.app, shop.messages(4))
         await transaction(shop.app, shop.messages(8))

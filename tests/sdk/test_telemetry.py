@@ -34,7 +34,9 @@ from warren.sdk import (
 # Spans
 
 
-async def test_publish(traced: MakeApp, recorded: Recorded, server: Mapping[str, object], name: str) -> None:
+async def test_publish(
+    traced: MakeApp, recorded: Recorded, server_attributes: Mapping[str, object], name: str
+) -> None:
     class Placed(Event, exchange=name, key="order.placed", audience=[f"{name}.q"]):
         pass
 
@@ -43,7 +45,7 @@ async def test_publish(traced: MakeApp, recorded: Recorded, server: Mapping[str,
     span = recorded.span("publish")
     assert (span.name, span.kind) == (f"publish {name}:order.placed", SpanKind.PRODUCER)
     peer = {key: of(span)[key] for key in ("network.peer.address", "network.peer.port")}
-    assert peer["network.peer.port"] == server["server.port"]
+    assert peer["network.peer.port"] == server_attributes["server.port"]
     assert of(span) == {
         "messaging.system": "rabbitmq",
         "messaging.operation.name": "publish",
@@ -52,7 +54,7 @@ async def test_publish(traced: MakeApp, recorded: Recorded, server: Mapping[str,
         "messaging.rabbitmq.destination.routing_key": "order.placed",
         "messaging.message.id": "m1",
         "messaging.client.id": "warren publisher",
-        **server,
+        **server_attributes,
         **peer,
     }
 
@@ -105,7 +107,9 @@ async def test_a_publish_to_a_missing_exchange(traced: MakeApp, recorded: Record
     assert recorded.count("messaging.client.operation.duration", error_type="not-found") == 1
 
 
-async def test_process(traced: MakeApp, recorded: Recorded, server: Mapping[str, object], name: str) -> None:
+async def test_process(
+    traced: MakeApp, recorded: Recorded, server_attributes: Mapping[str, object], name: str
+) -> None:
     class Placed(Event, exchange=name, key="order.placed"):
         pass
 
@@ -129,7 +133,7 @@ async def test_process(traced: MakeApp, recorded: Recorded, server: Mapping[str,
         "messaging.rabbitmq.message.delivery_tag": 1,
         "messaging.message.id": "m1",
         "messaging.client.id": "warren consumer",
-        **server,
+        **server_attributes,
     }
     assert linked(span) == [id_of(publish)]
     assert span.parent is not None
@@ -185,7 +189,9 @@ async def test_a_process_that_fails(
     assert len(recorded.spans(operation)) == 1
 
 
-async def test_settle(traced: MakeApp, recorded: Recorded, server: Mapping[str, object], name: str) -> None:
+async def test_settle(
+    traced: MakeApp, recorded: Recorded, server_attributes: Mapping[str, object], name: str
+) -> None:
     """`ack` after the handler, `reject` for requeued messages, `nack` for messages that were not started."""
 
     class Charge(Command, queue=name):
@@ -224,7 +230,7 @@ async def test_settle(traced: MakeApp, recorded: Recorded, server: Mapping[str, 
         "messaging.rabbitmq.message.delivery_tag": 1,
         "messaging.message.id": of(first)["messaging.message.id"],
         "messaging.client.id": "warren consumer",
-        **server,
+        **server_attributes,
         **peer,
     }
     assert {of(span)["messaging.operation.type"] for span in (rejected, *returned)} == {"settle"}
@@ -277,7 +283,7 @@ async def test_create_spans_can_be_switched_off(make_app: MakeApp, recorded: Rec
 
 
 async def test_a_call_is_two_conversations_of_one_id(
-    traced: MakeApp, recorded: Recorded, server: Mapping[str, object], name: str
+    traced: MakeApp, recorded: Recorded, server_attributes: Mapping[str, object], name: str
 ) -> None:
     class Ask(Request[int], queue=name):
         pass
@@ -304,7 +310,10 @@ async def test_a_call_is_two_conversations_of_one_id(
             True,
             True,
         )
-        assert span.name.split()[1] == f"{server['server.address']}:{server['server.port']}"
+        assert (
+            span.name.split()[1]
+            == f"{server_attributes['server.address']}:{server_attributes['server.port']}"
+        )
 
 
 async def test_a_failing_template_affects_no_message(

@@ -139,7 +139,7 @@ async def test_sizes_are_opt_in(make_app: MakeApp, recorded: Recorded, name: str
 async def test_a_metric(
     traced: MakeApp,
     recorded: Recorded,
-    server: Mapping[str, object],
+    server_attributes: Mapping[str, object],
     name: str,
     metric: str,
     unit: str,
@@ -175,7 +175,7 @@ async def test_a_metric(
             "messaging.operation.name": operation,
             "messaging.destination.name": name,
             **types.get(operation, {}),
-            **server,
+            **server_attributes,
         }
         for operation in operations
     ]
@@ -199,7 +199,9 @@ async def test_without_telemetry_no_wrapper_is_installed(make_app: MakeApp, name
 # What is fetched, and transactions
 
 
-async def test_receive(traced: MakeApp, recorded: Recorded, server: Mapping[str, object], name: str) -> None:
+async def test_receive(
+    traced: MakeApp, recorded: Recorded, server_attributes: Mapping[str, object], name: str
+) -> None:
     app = traced()
     app.declare(Queue(name))
     async with app:
@@ -220,7 +222,7 @@ async def test_receive(traced: MakeApp, recorded: Recorded, server: Mapping[str,
         "messaging.rabbitmq.message.delivery_tag": 1,
         "messaging.message.id": "m1",
         "messaging.client.id": "warren consumer",
-        **server,
+        **server_attributes,
         **peer,
     }
     assert linked(got) == [id_of(recorded.span("publish"))] == linked(recorded.span("ack"))

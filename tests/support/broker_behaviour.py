@@ -45,6 +45,14 @@ class Behaviour(NamedTuple):
         return self.version >= (4, 3)
 
     @property
+    def keeps_consumers_of_deleted_quorum_queues(self) -> bool:
+        """True if a consumer may stay on a quorum queue that is deleted and declared again at once, and get nothing.
+
+        RabbitMQ 3.10 subscribes it again, and its messages reach nobody. Later versions cancel it.
+        """
+        return not self.is_4_3 and not self.is_warren
+
+    @property
     def ignores_global_qos(self) -> bool:
         """True if basic.qos with global=true counts for each new consumer: shared limits are gone in RabbitMQ 4.3."""
         return self.is_4_3 and not self.is_warren
