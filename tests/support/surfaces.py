@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -15,6 +14,7 @@ from tests.support.blocking_client import Channel, Closed, Connection
 from tests.support.http_client import HttpApi
 from tests.support.in_process_broker import PATIENCE, InProcessBroker
 from tests.support.raw_client import encoded
+from warren.core.control_endpoint import connect
 
 AMQP: Final = "amqp"
 HTTP: Final = "http"
@@ -92,9 +92,7 @@ class Surfaces:
         assert asked.control is not None
         assert self.broker.data_dir is not None
         verb, arguments = asked.control
-        with socket.socket(socket.AF_UNIX) as line:
-            line.settimeout(PATIENCE)
-            line.connect(str(self.broker.data_dir / "control.sock"))
+        with connect(self.broker.data_dir / "control.sock", PATIENCE) as line:
             line.sendall(json.dumps({"verb": verb, "arguments": dict(arguments)}).encode() + b"\n")
             with line.makefile() as replies:
                 reply = json.loads(replies.readline())
