@@ -391,6 +391,35 @@ async def test_a_relay_loses_the_connection_while_another_relays(
                 assert reader.texts == ["1", "1", "2", "3", "4"]
 
 
+async def test_a_message_that_is_not_confirmed_in_time_is_no_refusal(
+    amqp_url: str,
+    sessions: Sessions,
+    new_app: NewApp,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A node of a cluster that fails may keep a confirm for long, and nothing is wrong with the message."""
+    reader = Reader(new_app(), name)
+    async with reader.app, Proxy(amqp_url) as proxy:
+        app = new_app(proxy.url)
+        outbox = Outbox(sessions)
+        app.include(outbox)
+        async with app:
+            await eventually(lambda: outbox.statistics.relaying, "it relays")
+            with monkeypatch.context() as patch:
+                patch.setattr("warren.patterns.outbox.relay.PUBLISH_SECONDS", 0.2)
+                proxy.to_client.hold()
+                await write(sessions, outbox, name, "1")
+                await eventually(lambda: outbox.statistics.failed > 0, "a publish was not confirmed in time")
+            proxy.to_client.release()
+            await all_are_deleted(outbox)
+        await eventually(lambda: len(reader.texts) > 1, "it was published again")
+    records = [record for record in caplog.records if "outbox.message_" in record.msg]
+    assert {record.levelname for record in records} == {"WARNING"}
+    assert {record.getMessage().split()[0] for record in records} == {"event=outbox.message_unconfirmed"}
+
+
 @MATRIX.shows(
     Fault.STORE_DOWN,
     "`add` fails with the caller's transaction: nothing is published; the relay waits and continues when "

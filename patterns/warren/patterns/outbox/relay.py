@@ -16,7 +16,7 @@ from warren.patterns.monotonic_time import monotonic_time
 from warren.patterns.outbox.outbox_tables import OutboxRow, OutboxTables, PendingMessages
 from warren.patterns.outbox.refusals import Refusal, Refusals
 from warren.patterns.sql_connections import finish
-from warren.sdk import App, Clock, TransportUnavailable, WarrenError
+from warren.sdk import App, Clock, PublishTimeout, TransportUnavailable, WarrenError
 from warren.sdk.extend import describe_exception, poll_at
 
 log: logging.Logger = logging.getLogger("warren.patterns")
@@ -39,8 +39,8 @@ class OutboxStatistics:
     relayed: int = 0
     """Publishes that the broker confirmed. The number exceeds that of messages if some were published again."""
     failed: int = 0
-    """Publishes that the broker refused. Each message is retried, and holds back later messages with the same
-    `ordered_by`."""
+    """Publishes that the broker refused, or did not confirm within 30 s. Each message is retried, and holds back later
+    messages with the same `ordered_by`."""
     relaying: bool = False
     """True while this process is the relay: it holds the lease and publishes the outbox's messages."""
     oldest_ms: int | None = None
@@ -345,9 +345,9 @@ class Relay:
             requests = await self._refusals.take_requests()
 
     def _schedule_retry(self, row: OutboxRow, problem: WarrenError, now: float) -> tuple[float, bool]:
-        """Schedule a retry of a message that the broker has refused, with a wait that doubles each time.
+        """Schedule a retry of a message that the broker has refused or not confirmed, with a wait that doubles each time.
 
-        :param problem: error with which the broker refused it, for the log.
+        :param problem: error of its publish, for the log.
         :param now: present time in seconds, by `monotonic_time`.
         :return: the wait in seconds, and whether the retry is scheduled. It is not if `MAX_RETRY_TIMES` messages have
             one already; the message is then skipped, and read again by the next rescan.
@@ -361,10 +361,18 @@ class Relay:
         else:
             wait = MAX_RETRY_SECONDS
         self._statistics.failed += 1
-        log.error(
-            "event=outbox.message_refused table=%s id=%d ordered_by=%s message_id=%s retry_seconds=%.0f error=%s",
-            self._tables.messages.name, row.id, row.ordered_by, row.outgoing.message_id, wait, problem,
-        )  # fmt: skip
+        if isinstance(
+            problem, PublishTimeout
+        ):  # A node of a cluster that fails causes this, nothing wrong with the message.
+            log.warning(
+                "event=outbox.message_unconfirmed table=%s id=%d ordered_by=%s message_id=%s retry_seconds=%.0f error=%s",
+                self._tables.messages.name, row.id, row.ordered_by, row.outgoing.message_id, wait, problem,
+            )  # fmt: skip
+        else:
+            log.error(
+                "event=outbox.message_refused table=%s id=%d ordered_by=%s message_id=%s retry_seconds=%.0f error=%s",
+                self._tables.messages.name, row.id, row.ordered_by, row.outgoing.message_id, wait, problem,
+            )  # fmt: skip
         return wait, remembered
 
     async def _wait_for_wakeup(self, clock: Clock, looked_at: float, *, polls: bool) -> None:
