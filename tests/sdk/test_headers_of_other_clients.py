@@ -44,6 +44,7 @@ def send(url: str, exchange: str, key: str, *messages: tuple[bytes, bytes]) -> N
     """Publish messages, each with the bytes of its header table and its body."""
     with raw_connection(url) as client:
         client.open()
+        client.select_confirms()
         for table, body in messages:
             header = struct.pack(">HHQH", 60, 0, len(body), HEADERS) + long(table)
             client.send_bytes(
@@ -51,6 +52,7 @@ def send(url: str, exchange: str, key: str, *messages: tuple[bytes, bytes]) -> N
                 + frame(HEADER, 1, header)
                 + frame(BODY, 1, body)
             )
+        client.await_confirms(len(messages))
 
 
 async def send_soon(url: str, exchange: str, key: str, *messages: tuple[bytes, bytes]) -> None:

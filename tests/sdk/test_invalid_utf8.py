@@ -44,12 +44,14 @@ def raw(data: bytes) -> bytes:
 def send(url: str, exchange: str, key: bytes, body: bytes, flags: int = 0, properties: bytes = b"") -> None:
     with raw_connection(url) as client:
         client.open()
+        client.select_confirms()
         header = struct.pack(">HHQH", 60, 0, len(body), flags) + properties
         client.send_bytes(
             method(1, BASIC_PUBLISH, b"\0\0" + short(exchange) + raw(key) + b"\0")
             + frame(HEADER, 1, header)
             + frame(BODY, 1, body)
         )
+        client.await_confirms(1)
 
 
 def take(url: str, queue: str) -> Content:

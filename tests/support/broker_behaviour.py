@@ -53,6 +53,14 @@ class Behaviour(NamedTuple):
         return not self.is_4_3 and not self.is_warren
 
     @property
+    def delivers_after_cancel_of_active_consumer(self) -> bool:
+        """True if the next consumer of a queue with a single active one gets what waits as soon as that is cancelled.
+
+        On RabbitMQ 3.10 nothing is delivered until something else happens to the queue.
+        """
+        return self.is_4_3 or self.is_warren
+
+    @property
     def ignores_global_qos(self) -> bool:
         """True if basic.qos with global=true counts for each new consumer: shared limits are gone in RabbitMQ 4.3."""
         return self.is_4_3 and not self.is_warren

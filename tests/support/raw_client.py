@@ -390,6 +390,17 @@ class RawClient:
     def select_confirms(self, channel: int = 1) -> None:
         self.call(commands.Confirm.Select(), channel, commands.Confirm.SelectOk)
 
+    def await_confirms(self, count: int) -> None:
+        """Wait until `count` messages are confirmed.
+
+        RabbitMQ may lose what was sent to a quorum queue and is not confirmed when its channel closes.
+        """
+        confirmed: set[int] = set()
+        while len(confirmed) < count:
+            ack = self.expect(commands.Basic.Ack)
+            first = 1 if ack.multiple else ack.delivery_tag
+            confirmed.update(range(first, ack.delivery_tag + 1))
+
     def limit_prefetch(self, count: int, channel: int = 1) -> None:
         self.call(commands.Basic.Qos(prefetch_count=count), channel, commands.Basic.QosOk)
 
