@@ -31,7 +31,7 @@ from warren.sdk.extend import encode
 from warren.sdk.topology.registry import TopologyRegistry
 
 Delete = Callable[[AsyncClient, str], Awaitable[None]]
-HasNoticed = Callable[[Delete], Awaitable[None]]
+UntilNoticed = Callable[[Delete], Awaitable[None]]
 Publish = Callable[[App, list[object]], Awaitable[object]]
 
 
@@ -128,13 +128,13 @@ DELETED_QUEUES: dict[Delete, list[str]] = {
 
 
 @pytest.fixture
-def has_noticed(server: Behaviour, name: str, caplog: pytest.LogCaptureFixture) -> HasNoticed:
+def until_noticed(server: Behaviour, name: str, caplog: pytest.LogCaptureFixture) -> UntilNoticed:
     """Return a function that waits until the App has noticed a deletion, on a broker on which it must be first."""
 
     def is_logged(text: str) -> bool:
         return text in caplog.text
 
-    async def has_noticed(delete: Delete) -> None:
+    async def until_noticed(delete: Delete) -> None:
         if not server.keeps_consumers_of_deleted_quorum_queues:
             return
         for queue in DELETED_QUEUES.get(delete, ()):
@@ -142,7 +142,7 @@ def has_noticed(server: Behaviour, name: str, caplog: pytest.LogCaptureFixture) 
             await eventually(partial(is_logged, lost), "the consumer is cancelled")
         caplog.clear()
 
-    return has_noticed
+    return until_noticed
 
 
 @pytest.mark.parametrize("publish", PUBLISHES)
@@ -153,14 +153,14 @@ async def test_what_was_deleted_under_a_running_app_is_declared_again(
     name: str,
     delete: Delete,
     publish: Publish,
-    has_noticed: HasNoticed,
+    until_noticed: UntilNoticed,
 ) -> None:
     """Delete before the first publish and after it: the first declares what its message class needs, the second does not."""
     shop = Shop(make_app(), name)
     async with shop.app:
         for first in (0, 4):
             await delete(amqp_client, name)
-            await has_noticed(delete)
+            await until_noticed(delete)
             await publish(shop.app, shop.messages(first))
             await shop.receives(first)
         statistics = shop.app.statistics().publisher
@@ -296,7 +296,7 @@ async def test_a_transaction_after_one_that_met_a_deleted_item_succeeds(
     name: str,
     delete: Delete,
     error: type[Exception],
-    has_noticed: HasNoticed,
+    until_noticed: UntilNoticed,
 ) -> None:
     """The first one fails: what it published cannot be published again, because it may depend on what it received."""
     shop = Shop(make_app(), name)
@@ -304,7 +304,7 @@ async def test_a_transaction_after_one_that_met_a_deleted_item_succeeds(
         await transaction(shop.app, shop.messages(0))
         await shop.receives(0)
         await delete(amqp_client, name)
-        await has_noticed(delete)
+        await until_noticed(delete)
         with pytest.raises(error):
             await transaction(shop.app, shop.messages(4))
         await transaction(shop.app, shop.messages(8))

@@ -48,7 +48,7 @@ class Behaviour(NamedTuple):
     def keeps_consumers_of_deleted_quorum_queues(self) -> bool:
         """True if a consumer may stay on a quorum queue that is deleted and declared again at once, and get nothing.
 
-        RabbitMQ 3.10 subscribes it again, and its messages reach nobody. Later versions cancel it.
+        RabbitMQ 3.10 subscribes it again, and its messages reach nobody. RabbitMQ 4.3 cancels it.
         """
         return not self.is_4_3 and not self.is_warren
 
