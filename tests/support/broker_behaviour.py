@@ -56,7 +56,7 @@ class Behaviour(NamedTuple):
     def delivers_after_cancel_of_active_consumer(self) -> bool:
         """True if the next consumer of a queue with a single active one gets what waits as soon as that is cancelled.
 
-        On RabbitMQ 3.10 nothing is delivered until something else happens to the queue.
+        On RabbitMQ 3.10 the next consumer gets none of it, and the queue crashes at the next publish.
         """
         return self.is_4_3 or self.is_warren
 

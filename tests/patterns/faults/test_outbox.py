@@ -399,7 +399,7 @@ async def test_a_message_that_is_not_confirmed_in_time_is_no_refusal(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A node of a cluster that fails may keep a confirm for long, and nothing is wrong with the message."""
+    """A broker may keep a confirm for long, as while a node of a cluster fails; the message is sound."""
     reader = Reader(new_app(), name)
     async with reader.app, Proxy(amqp_url) as proxy:
         app = new_app(proxy.url)
@@ -411,11 +411,16 @@ async def test_a_message_that_is_not_confirmed_in_time_is_no_refusal(
                 patch.setattr("warren.patterns.outbox.relay.PUBLISH_SECONDS", 0.2)
                 proxy.to_client.hold()
                 await write(sessions, outbox, name, "1")
-                await eventually(lambda: outbox.statistics.failed > 0, "a publish was not confirmed in time")
+                # Not the first that fails: a process that stands still may miss the deadline before it has sent.
+                await eventually(
+                    lambda: "the message may have arrived" in caplog.text,
+                    "a sent message is not confirmed in time",
+                )
             proxy.to_client.release()
             await all_are_deleted(outbox)
         await eventually(lambda: len(reader.texts) > 1, "it was published again")
     records = [record for record in caplog.records if "outbox.message_" in record.msg]
+    assert outbox.statistics.failed == len(records)
     assert {record.levelname for record in records} == {"WARNING"}
     assert {record.getMessage().split()[0] for record in records} == {"event=outbox.message_unconfirmed"}
 

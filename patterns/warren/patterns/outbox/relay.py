@@ -361,9 +361,8 @@ class Relay:
         else:
             wait = MAX_RETRY_SECONDS
         self._statistics.failed += 1
-        if isinstance(
-            problem, PublishTimeout
-        ):  # A node of a cluster that fails causes this, nothing wrong with the message.
+        # A confirm that is late tells nothing about the message: a node of the cluster may have failed.
+        if isinstance(problem, PublishTimeout):
             log.warning(
                 "event=outbox.message_unconfirmed table=%s id=%d ordered_by=%s message_id=%s retry_seconds=%.0f error=%s",
                 self._tables.messages.name, row.id, row.ordered_by, row.outgoing.message_id, wait, problem,
