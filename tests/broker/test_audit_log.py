@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pamqp import commands
 
-from tests.support.blocking_client import Connection
+from tests.support.blocking_client import Closed, Connection
+from tests.support.bulk_work import bulk_of
 from tests.support.http_client import HttpApi
 from tests.support.in_process_broker import PATIENCE, InProcessBroker
 from tests.support.polling import wait_until
@@ -19,11 +23,20 @@ from warren.broker import BrokerConfig
 from warren.broker.access.audit_log import AuditLog, Change
 from warren.broker.access.login_backends import AccessConfigError
 from warren.broker.http_api.routes import ROUTES, Route
-from warren.broker.management.management import READ_ONLY_PREFIXES, VERBS
+from warren.broker.management.control_verbs import VERBS
 from warren.core.control_endpoint import connect
+from warren.core.operating_system.portable_switch import PORTABLE
 
 SECRET = "hunter2"
 CHANGES = [route for route in ROUTES if route.method != "GET" and route.path != "/api/login"]
+READING_PREFIXES = ("list_", "check_", "is_")
+"""Beginnings of the names of verbs that change nothing."""
+READING = {
+    *("alarms", "authenticate_user", "await_startup", "cluster_status", "environment", "export_definitions"),
+    *("enable_feature_flag", "force_gc", "hash_password", "listeners", "node_health_check", "ping", "report"),
+    *("restart_vhost", "rotate_logs", "server_version", "shovel_status", "status", "version", "wait"),
+}
+"""Further verbs that change nothing."""
 VALUES = {"vhost": "%2F", "kind": "q", "node": "warren@x", "unit": "days", "component": "shovel"}
 
 
@@ -83,8 +96,10 @@ def test_each_route_that_changes_something_makes_one_entry(broker: InProcessBrok
             outcome = "done" if status < 400 else "refused"
             rows = entries(path)[before:]
             before += len(rows)
-            found = [(row["user"], row["source"], row["action"], row["outcome"]) for row in rows]
-            if found != [(user, "127.0.0.1", f"{route.method} {route.path}", outcome)]:
+            found = [
+                (row["user"], row["source"], row["surface"], row["action"], row["outcome"]) for row in rows
+            ]
+            if found != [(user, "127.0.0.1", "HTTP", f"{route.method} {route.path}", outcome)]:
                 wrong[route.path, user] = found
 
     assert len(CHANGES) >= 40
@@ -103,14 +118,17 @@ def test_requests_that_change_nothing_make_no_entry(broker: InProcessBroker, pat
 
 
 def test_each_verb_that_changes_something_makes_one_entry(broker: InProcessBroker, path: Path) -> None:
-    changing = [verb for verb in VERBS if not verb.startswith(READ_ONLY_PREFIXES)]
+    changing = [verb for verb in VERBS if not verb.startswith(READING_PREFIXES) and verb not in READING]
     for verb in VERBS:
         if verb not in ("await_startup", "check_port_connectivity"):
             control(broker, verb)
 
     rows = entries(path)
     assert [row["action"] for row in rows] == changing
-    assert {(row["user"], row["source"]) for row in rows} == {("", "control socket")}
+    source = (
+        f"uid {os.getuid()}, pid {os.getpid()}" if hasattr(socket, "SO_PEERCRED") and not PORTABLE else ""
+    )
+    assert {(row["user"], row["source"], row["surface"]) for row in rows} == {("", source, "control socket")}
     assert {row["outcome"] for row in rows} <= {"done", "refused"}
 
 
@@ -143,6 +161,7 @@ def test_changes_of_amqp_clients_are_recorded_if_wanted(broker: InProcessBroker,
         channel.delete("q")
     wait_until(lambda: len(entries(path)) == 4, "the entries are written")
 
+    assert {row["surface"] for row in entries(path)} == {"AMQP"}
     rows = [(row["user"], row["action"], row["object"], row["outcome"]) for row in entries(path)]
     here = {"vhost": "/", "queue": "q"}
     assert rows == [
@@ -151,6 +170,30 @@ def test_changes_of_amqp_clients_are_recorded_if_wanted(broker: InProcessBroker,
         ("guest", "queue.purge", here, "done"),
         ("guest", "queue.delete", here, "done"),
     ]
+
+
+def test_a_method_that_waits_is_recorded_once_at_its_end(broker: InProcessBroker, path: Path) -> None:
+    """A queue is deleted only after the messages whose time has passed are gone, and is refused if another is left."""
+    bulk = bulk_of(broker)
+    queue = broker.virtual_host().queues
+    with Connection(broker.url) as connection:
+        channel = connection.channel()
+        channel.declare("q", x_message_ttl=1000)
+        for _ in range(200):
+            channel.publish("q")
+        broker.jump(2)
+        channel.publish("q")
+        wait_until(lambda: len(entries(path)) == 1, "the entry of the declaration is written")
+        with bulk.paused():
+            channel.send(commands.Queue.Delete(queue="q", if_empty=True))
+            wait_until(lambda: broker.call(lambda: not queue[b"q"].is_settled), "the method waits")
+            assert len(entries(path)) == 1
+        with pytest.raises(Closed, match="not empty"):
+            channel.next_method(commands.Queue.DeleteOk)
+    wait_until(lambda: len(entries(path)) > 1, "the entry is written")
+
+    rows = [(row["user"], row["action"], row["object"], row["outcome"]) for row in entries(path)]
+    assert rows[1:] == [("guest", "queue.delete", {"vhost": "/", "queue": "q"}, "refused")]
 
 
 def test_without_audit_amqp_only_management_is_recorded(path: Path) -> None:
@@ -162,14 +205,14 @@ def test_without_audit_amqp_only_management_is_recorded(path: Path) -> None:
         assert [row["action"] for row in entries(path)] == ["PUT /api/queues/{vhost}/{queue}"]
 
 
-def test_entries_can_go_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_entries_go_to_the_log_by_default(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    with InProcessBroker(config=config(Path("log"))) as broker:
+    with InProcessBroker(config=BrokerConfig(management_port=0, handshake_timeout=PATIENCE)) as broker:
         api_of(broker).put("users/bob", {"password": SECRET, "tags": ""})
 
     found = [record.getMessage() for record in caplog.records if "event=audit." in record.getMessage()]
     assert found == [
-        "event=audit.change_recorded user='guest' source=127.0.0.1 action='PUT /api/users/{user}' "
+        "event=audit.change_recorded user='guest' source='127.0.0.1' surface='HTTP' action='PUT /api/users/{user}' "
         'object={"user": "bob"} outcome=done'
     ]
 
@@ -194,6 +237,6 @@ async def test_entries_that_cannot_be_written_are_reported_once(
 ) -> None:
     audit = AuditLog(str(tmp_path / "missing" / "audit"), False)
     for _ in range(3):
-        await audit.record(Change("u", "127.0.0.1", "a", {}, "done"))
+        await audit.record(Change("u", "127.0.0.1", "HTTP", "a", {}, "done"))
 
     assert [record.getMessage().split()[0] for record in caplog.records] == ["event=audit.write_failed"]

@@ -30,7 +30,7 @@ LIMITED: Final = "limited"
 COUNTED: Final = ("rabbitmq_global_messages", "rabbitmq_message_size", "rabbitmq_queue", "rabbitmq_exchange")
 OF_CHANNELS: Final = ("with_consumers", "delivered_total", "queue_disk_", "_bytes")
 """Parts of names of metrics that depend on the client's channel, or on the time of a sample."""
-OF_SURFACES: Final = ("connection.", "channel.", "management.", "http_api.", "control_socket.", "bulk_work.")
+OF_SURFACES: Final = ("connection.", "channel.", "audit.", "http_api.", "control_socket.", "bulk_work.")
 """Beginnings of the names of log events that only one surface has."""
 
 

@@ -599,7 +599,6 @@ def test_a_deleted_virtual_host_ends_its_shovels(
     }
     here.call(lambda: management.parameters.set(b"v", "shovel", "s", value))
     registry = management.shovels
-    assert registry is not None
     wait_until(lambda: registry.all()[0].state.value == "running", "the shovel runs")
 
     here.call(lambda: hosts.delete("v"))

@@ -59,6 +59,5 @@ class ShovelHost:
         return self.broker.broker._management
 
     def _shovel(self, name: str) -> Shovel | None:
-        shovels = self._management.shovels
-        found: Shovel | None = None if shovels is None else shovels.find(b"/", name)
+        found: Shovel | None = self._management.shovels.find(b"/", name)
         return found

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
@@ -30,11 +31,15 @@ from warren.broker.disk_delays import DiskDelayMonitor
 from warren.broker.http_api.server import MANAGEMENT_LIBRARY, PROMETHEUS_LIBRARY, HttpServer
 from warren.broker.http_api.statistics_json import Statistics
 from warren.broker.management.boot_definitions import contains_kind, load_definitions, read_definitions
+from warren.broker.management.consumer_utilisation import ConsumerUtilisation
 from warren.broker.management.control_socket import ControlSocket
+from warren.broker.management.control_verbs import perform_verb
+from warren.broker.management.defined_shovels import DefinedShovels
 from warren.broker.management.definitions_export import BrokerMetadata
 from warren.broker.management.items.queue_items import NODE
 from warren.broker.management.management import Management
 from warren.broker.management.statistics.collector import Collector
+from warren.broker.management.statistics.node_gauges import node_gauges
 from warren.broker.management.verbs.health import own_version
 from warren.broker.model.broker_events import BrokerEvents
 from warren.broker.model.capture.life_cycle_hook import LifeCycleHook
@@ -242,7 +247,7 @@ class Broker:
                 await self._open_http(management, undo)
             self._listener = listener
             self._node = node
-            management.start_shovels()
+            management.shovels.start()
             if isinstance(self._clock, VirtualClock):
                 self._clock.watch(PendingWork(node, listener))
                 if not COUNTS_UNREAD:
@@ -363,7 +368,7 @@ class Broker:
         return node
 
     def _open_audit_log(self) -> AuditLog | None:
-        """Return the audit log; None if none is configured.
+        """Return the audit log; None if it is off.
 
         :raises AccessConfigError: if its file cannot be written.
         """
@@ -468,22 +473,27 @@ class Broker:
         assert self._descriptors is not None
         assert self._admission is not None
         management = Management(
-            node,
-            parameters,
-            self._monitor,
-            self._stall_monitor,
-            self._disk_delays,
-            self.config,
-            self._descriptors,
-            self._admission,
-            listener,
-            self._describe_listeners,
-            node.audit,
-            self._clock,
+            node=node,
+            parameters=parameters,
+            metadata=BrokerMetadata(node.virtual_hosts, node.access, parameters),
+            resources=self._monitor,
+            config=self.config,
+            descriptors=self._descriptors,
+            admission=self._admission,
+            listener=listener,
+            listeners=self._describe_listeners,
+            utilisation=ConsumerUtilisation(node),
+            shovels=DefinedShovels(node, parameters, self._clock),
+            stalls=self._stall_monitor,
+            disk_delays=self._disk_delays,
+            memory=self._memory,
+            audit=node.audit,
+            spans=self._spans.steps if self._spans is not None else None,
+            on_shutdown=self.on_shutdown,
         )
         path = self.config.control_path
         if path is not None:
-            control = ControlSocket(management.perform_for_operator)
+            control = ControlSocket(partial(perform_verb, management))
             try:
                 await control.open(path)
             except OSError as error:
@@ -492,9 +502,6 @@ class Broker:
                 ) from None
             self._control = control
         management.utilisation.start()
-        management.spans = self._spans.steps if self._spans is not None else None
-        management.memory = self._memory
-        management.on_shutdown = self.on_shutdown
         self._management = management
         return management
 
@@ -510,7 +517,7 @@ class Broker:
         """Collect statistics, and serve the HTTP API and the Prometheus endpoint, as far as they have a port."""
         config, most = self.config, management.descriptors.http_connections
         patience = config.handshake_timeout / 2
-        self._collector = Collector(management.node, management.node_gauges)
+        self._collector = Collector(management.node, partial(node_gauges, management))
         undo.callback(self._collector.stop)
         self._collector.start()
         if config.management_port is not None:
@@ -700,7 +707,7 @@ class Broker:
         for server in http:
             await server.close()
         if management is not None:
-            await management.stop_shovels()
+            await management.shovels.stop()
         if collector is not None:
             collector.stop()
         if management is not None:

@@ -62,8 +62,7 @@ def answers() -> Iterator[list[dict[str, Any]]]:
         assert management is not None
 
         def states() -> list[str]:
-            shovels = management.shovels
-            return [] if shovels is None else [shovel.state.value for shovel in shovels.all()]
+            return [shovel.state.value for shovel in management.shovels.all()]
 
         def settle() -> None:
             wait_until(lambda: "starting" not in broker.call(states), "all shovels have connected or failed")

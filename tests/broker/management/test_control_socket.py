@@ -17,7 +17,7 @@ from tests.support.in_process_broker import InProcessBroker
 from tests.support.operator_cli import Operator, warren_ctl
 from tests.support.polling import wait_until
 from warren.broker.management import control_socket
-from warren.broker.management.management import VERBS
+from warren.broker.management.control_verbs import VERBS
 from warren.cli.ctl import verbs
 
 

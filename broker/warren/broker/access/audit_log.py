@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 OFF: Final = "none"
 LOG: Final = "log"
 """Value of the setting `audit` that writes entries to the log; any other value but OFF is the path of a file."""
+AMQP: Final = "AMQP"
+HTTP: Final = "HTTP"
+CONTROL_SOCKET: Final = "control socket"
 DONE: Final = "done"
 REFUSED: Final = "refused"
 FAILED: Final = "failed"
@@ -45,8 +48,9 @@ OBJECT_ARGUMENTS: Final = (
 class Change:
     """One change, or the attempt to make it.
 
-    :param user: name of the user; empty for an operator at the control socket, who has none.
-    :param source: IP address of the client, or `control socket`.
+    :param user: name of the user; empty at the control socket, whose clients have none.
+    :param source: IP address of the client; at the control socket, its user id and process id in the operating system.
+    :param surface: AMQP, HTTP or CONTROL_SOCKET.
     :param action: what was asked for: method and path, verb, or AMQP method.
     :param object: names of the object, such as its virtual host.
     :param outcome: DONE, REFUSED or FAILED.
@@ -54,6 +58,7 @@ class Change:
 
     user: str
     source: str
+    surface: str
     action: str
     object: Mapping[str, str]
     outcome: str
@@ -91,9 +96,10 @@ class AuditLog:
         path = self._path
         if path is None or len(self._pending) >= MOST_PENDING:
             logger.info(
-                "event=audit.change_recorded user=%r source=%s action=%r object=%s outcome=%s",
+                "event=audit.change_recorded user=%r source=%r surface=%r action=%r object=%s outcome=%s",
                 change.user,
                 change.source,
+                change.surface,
                 change.action,
                 json.dumps(change.object),
                 change.outcome,
@@ -103,6 +109,7 @@ class AuditLog:
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "user": change.user,
             "source": change.source,
+            "surface": change.surface,
             "action": change.action,
             "object": dict(change.object),
             "outcome": change.outcome,

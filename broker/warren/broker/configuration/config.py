@@ -85,7 +85,7 @@ class BrokerConfig:
         listens at 15692 if its AMQP port is 5672; with another AMQP port it has no endpoint unless this is set.
     :param prometheus_host: address of the Prometheus endpoint, which asks for no login; loopback by default.
     :param prometheus_tls: serve the Prometheus endpoint with TLS, with the certificate of `tls_certificate`.
-    :param audit: where changes are recorded, with user, source address, object and outcome: `none`, `log`, or the path of a
+    :param audit: where changes are recorded, with user, source, surface, object and outcome: `log`, `none`, or the path of a
         file of JSON lines.
     :param audit_amqp: record declarations, deletions, bindings and purges of AMQP clients, too.
     :param capture_events: stream that receives the life-cycle events of messages (published, delivered, acknowledged and
@@ -150,7 +150,7 @@ class BrokerConfig:
     prometheus_port: int | None = None
     prometheus_host: str = "127.0.0.1"
     prometheus_tls: bool = False
-    audit: str = "none"
+    audit: str = "log"
     audit_amqp: bool = False
     capture_events: tuple[str, ...] = ()
     opentelemetry: bool = False

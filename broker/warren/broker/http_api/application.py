@@ -11,7 +11,7 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Handler as WebHandler
 
-from warren.broker.access.audit_log import DONE, FAILED, REFUSED, Change
+from warren.broker.access.audit_log import DONE, FAILED, HTTP, REFUSED, Change
 from warren.broker.access.pending_decisions import DecisionPending
 from warren.broker.http_api.api_error import ApiError, from_amqp, from_refusal, object_not_found
 from warren.broker.http_api.call import Call, Handler, Response
@@ -68,6 +68,7 @@ class _Service:
                 Change(
                     callers[0].user.name,
                     request.remote or "",
+                    HTTP,
                     f"{route.method} {route.path}",
                     dict(request.match_info),
                     DONE if status < 400 else REFUSED if status < 500 else FAILED,

@@ -17,6 +17,7 @@ from warren.broker.http_api.caller import Authenticator, Caller
 from warren.broker.http_api.json_body import BodyLimits, NotJson, TooManyValues, parse_in_steps
 from warren.broker.http_api.listing_query import ListingQuery
 from warren.broker.http_api.statistics_json import Statistics
+from warren.broker.management.control_verbs import Action, perform
 from warren.broker.management.management import Management
 from warren.broker.management.request import Json, Request
 from warren.broker.management.time_slices import run_in_slices
@@ -24,7 +25,7 @@ from warren.broker.model.broker_events import acting_as
 from warren.broker.model.operator_errors import OperationRefused
 from warren.broker.model.vhost.declarations import Declarations
 from warren.broker.operations.principal import Principal
-from warren.broker.operations.waiting import Operation, result_of, until_synced
+from warren.broker.operations.waiting import Operation, changes_stored, result_of, until_synced
 
 T = TypeVar("T")
 
@@ -205,14 +206,14 @@ class Call:
 
     # -- operations
 
-    async def perform(self, verb: str, **arguments: Json) -> Json:
-        """Perform a management verb; return its result after its changes are on disk.
+    async def perform(self, action: Action, **arguments: Json) -> Json:
+        """Perform the action of a control verb; return its result after its changes are on disk.
 
         :raises ApiError: 400 or 404 if it is refused.
         """
         try:
             with acting_as(self.caller.user.name):
-                return await self.management.perform(verb, Request(arguments))
+                return await perform(self.management, action, Request(arguments))
         except OperationRefused as refused:
             raise from_refusal(refused) from None
 
@@ -234,7 +235,7 @@ class Call:
 
         :raises AmqpError: if it is refused; the response is that of `from_amqp`.
         """
-        async with self.management.stored():
+        async with changes_stored(self.node):
             with acting_as(self.caller.user.name):
                 return operation()
 
@@ -243,7 +244,7 @@ class Call:
 
         :raises AmqpError: if it is refused; the response is that of `from_amqp`.
         """
-        async with self.management.stored():
+        async with changes_stored(self.node):
             with acting_as(self.caller.user.name):
                 return await result_of(operation)
 

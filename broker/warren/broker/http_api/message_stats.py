@@ -23,6 +23,7 @@ from warren.broker.management.statistics.collector import (
     channel_values,
     delivery_values,
 )
+from warren.broker.management.statistics.node_gauges import node_gauges
 from warren.broker.management.statistics.series import Series
 from warren.broker.model.exchange.exchange import Exchange
 from warren.broker.model.queue.queue import Queue
@@ -131,11 +132,11 @@ def totals(call: Call) -> dict[str, Json]:
     return found
 
 
-def node_gauges(call: Call) -> dict[str, Json]:
+def node_usage(call: Call) -> dict[str, Json]:
     """Return the use of memory, disk, descriptors and sockets, with rates; there are no Erlang processes."""
     series, chosen = call.statistics.collector.node, SampleRange.parse(call.query, "node_stats")
     found: dict[str, Json] = {}
-    for column, value in enumerate(call.management.node_gauges()):
+    for column, value in enumerate(node_gauges(call.management)):
         name = NODE_GAUGES[column]
         unit = 1024 if name in ("mem_used", "disk_free") else 1
         details = call.statistics.details(series, column, value, chosen)

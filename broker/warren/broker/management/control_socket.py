@@ -36,7 +36,7 @@ from warren.core.control_endpoint import (
 )
 from warren.core.errors import ExitStatus
 from warren.core.operating_system.portable_switch import offered
-from warren.core.operating_system.sockets import UNIX_FAMILY
+from warren.core.operating_system.sockets import UNIX_FAMILY, peer_process
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +52,8 @@ PROBE_SECONDS: Final = 1.0
 
 _set_mode: Final[Any] = offered("os", "fchmod")
 
-PerformVerb: TypeAlias = Callable[[str, Request], Awaitable[Json]]
-"""Function that performs a verb with its arguments and returns the result."""
+PerformVerb: TypeAlias = Callable[[str, Request, str], Awaitable[Json]]
+"""Function that performs a verb with its arguments and returns the result. The last argument names the client."""
 
 
 class ControlSocket:
@@ -167,7 +167,7 @@ class ControlSocket:
                 },
             )
             return False
-        answer = await self._answer(line)
+        answer = await self._answer(line, _source(writer))
         # In slices: a listing may have tens of thousands of rows.
         parts = await run_in_slices(encode_in_steps(answer, ascii_only=True))
         writer.writelines([*parts, b"\n"])
@@ -175,12 +175,12 @@ class ControlSocket:
             await writer.drain()
         return True
 
-    async def _answer(self, line: bytes) -> dict[str, Json]:
+    async def _answer(self, line: bytes, source: str) -> dict[str, Json]:
         verb = ""
         try:
             verb, request = parse_request(line)
             with acting_as("rmq-cli"):
-                return {"result": await self._perform(verb, request)}
+                return {"result": await self._perform(verb, request, source)}
         except RequestRefused as refused:
             return {"error": str(refused), "status": refused.status}
         except operator_errors.OperationRefused as refused:
@@ -191,6 +191,13 @@ class ControlSocket:
                 "error": f"{verb} failed with an internal error; see the log of the broker",
                 "status": ExitStatus.FAILED,
             }
+
+
+def _source(writer: asyncio.StreamWriter) -> str:
+    """Return user id and process id of the client, as text for people; empty if the system does not tell."""
+    sock: socket.socket | None = writer.get_extra_info("socket")
+    found = None if sock is None else peer_process(sock)
+    return "" if found is None else "uid {}, pid {}".format(*found)
 
 
 def parse_request(line: bytes) -> tuple[str, Request]:

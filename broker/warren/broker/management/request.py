@@ -5,19 +5,19 @@ Operators send such requests with `warren ctl`. Their arguments are JSON values,
 
 from __future__ import annotations
 
-import json
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from warren.broker.access.audit_log import object_of
 from warren.broker.model import operator_errors
+from warren.broker.operations.principal import Principal
 from warren.core.errors import ExitStatus
+
+if TYPE_CHECKING:
+    from warren.broker.connection.broker_node import BrokerNode
+    from warren.broker.model.vhost.vhost import VirtualHost
 
 Json: TypeAlias = Any
 """JSON value, as the json module decodes and encodes it."""
-
-REDACTED: Final = ("password", "definitions", "value")
-"""Names of arguments that are not logged, because they may be secret or too long. The value of a parameter may hold a URL
-with a password."""
 
 
 class RequestRefused(operator_errors.OperationRefused):
@@ -40,10 +40,6 @@ class Request:
 
     def __init__(self, arguments: dict[str, Json]) -> None:
         self._arguments = arguments
-
-    def loggable(self) -> str:
-        """Return the arguments as JSON for the log, without those that are secret or long."""
-        return json.dumps({name: value for name, value in self._arguments.items() if name not in REDACTED})
 
     def object(self) -> dict[str, str]:
         """Return the arguments that name the object of the request, for the audit log."""
@@ -69,8 +65,26 @@ class Request:
         """
         return self.text(name, default).encode("utf-8", "surrogateescape")
 
-    def vhost(self) -> bytes:
+    def vhost_name(self) -> bytes:
+        """Return the name of the virtual host that the request is for; `/` if it names none."""
         return self.data("vhost", "/")
+
+    def principal(self, node: BrokerNode) -> Principal:
+        """Return the operator as the principal of operations in the virtual host that the request is for.
+
+        :raises RequestRefused: if there is no virtual host of that name
+        """
+        declarations = node.vhosts.get(self.vhost_name())
+        if declarations is None:
+            raise RequestRefused(f"Virtual host '{self.text('vhost', '/')}' does not exist")
+        return Principal(declarations, b"", None)
+
+    def vhost(self, node: BrokerNode) -> VirtualHost:
+        """Return the virtual host that the request is for.
+
+        :raises RequestRefused: if there is no virtual host of that name
+        """
+        return self.principal(node).vhost
 
     def texts(self, name: str) -> list[str]:
         value = self._arguments.get(name)

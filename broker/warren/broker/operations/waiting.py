@@ -8,8 +8,9 @@ callback.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
-from collections.abc import Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from typing import Protocol, TypeAlias, TypeVar
 
 from warren.broker.model.bulk_work import BulkWork
@@ -113,6 +114,35 @@ def until_synced(disk: Disk) -> Operation[None]:
     yield wait
     if wait.has_failed:
         raise AmqpError(Reply.INTERNAL_ERROR, "the disk has failed")
+
+
+class StoredDefinitions(Protocol):
+    """Definitions of a broker that are stored in its log."""
+
+    @property
+    def submitted(self) -> int:
+        """Number of changes that were handed to the log."""
+
+    async def flush(self) -> None:
+        """Return when the changes submitted so far are on disk."""
+
+
+class DefinitionsOwner(Protocol):
+    """Broker whose definitions change."""
+
+    @property
+    def definitions(self) -> StoredDefinitions | None:
+        """Stored definitions; None if the broker has no data folder."""
+
+
+@contextlib.asynccontextmanager
+async def changes_stored(owner: DefinitionsOwner) -> AsyncIterator[None]:
+    """Wait at the end of the block until the changes of definitions that it has made are on disk."""
+    definitions = owner.definitions
+    before = definitions.submitted if definitions is not None else 0
+    yield
+    if definitions is not None and definitions.submitted != before:
+        await definitions.flush()
 
 
 async def result_of(operation: Operation[T]) -> T:

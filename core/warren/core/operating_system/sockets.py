@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +18,8 @@ LONG_SOCKET_PATHS: Final = sys.platform == "linux" and not PORTABLE
 """True if a Unix socket whose path is too long for the system can be reached through a descriptor of its folder."""
 
 _ioctl: Final[Any] = offered("fcntl", "ioctl")
+_SO_PEERCRED: Final[int | None] = offered("socket", "SO_PEERCRED")
+_CREDENTIALS: Final = struct.Struct("3i")
 _FIONREAD: Final[Any] = offered("termios", "FIONREAD")
 
 COUNTS_UNREAD: Final = _ioctl is not None and _FIONREAD is not None
@@ -33,6 +37,22 @@ def unread_bytes(descriptor: int) -> int:
         return int.from_bytes(_ioctl(descriptor, _FIONREAD, bytes(4)), sys.byteorder)
     except (OSError, ValueError):
         return 0
+
+
+def peer_process(sock: socket.socket) -> tuple[int, int] | None:
+    """Return user id and process id of the other end of a Unix socket; None if the system does not tell.
+
+    They are those of the process that connected (Linux, unix(7), SO_PEERCRED).
+    """
+    if _SO_PEERCRED is None or sock.family != UNIX_FAMILY:
+        return None
+    try:
+        pid, user, _ = _CREDENTIALS.unpack(
+            sock.getsockopt(socket.SOL_SOCKET, _SO_PEERCRED, _CREDENTIALS.size)
+        )
+    except OSError:
+        return None
+    return user, pid
 
 
 def watches_descriptors(loop: asyncio.AbstractEventLoop) -> bool:

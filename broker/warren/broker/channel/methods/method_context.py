@@ -30,6 +30,10 @@ class MethodContext:
         self.declarations = channel.principal.declarations
         definitions = connection.node.definitions
         self._change_before = definitions.submitted if definitions is not None else 0
+        self.is_waiting = False
+        """True if the operation waits, and goes on later."""
+        self.recorder: Callable[[Callable[[], None]], None] | None = None
+        """Calls a function that performs the method or a part of it, and records the outcome; None if nobody wants it."""
 
     def run(self, operation: Operation[T], reply: Callable[[T], None]) -> None:
         """Run an operation, and call `reply` with its result; the client's next frames wait for it.
@@ -40,6 +44,7 @@ class MethodContext:
         """
         connection = self.connection
         connection.held_cancels = []
+        self.is_waiting = False
         try:
             while (wait := next(operation)).is_over():
                 pass
@@ -51,6 +56,7 @@ class MethodContext:
             cancels, connection.held_cancels = connection.held_cancels, None
             for cancel in cancels or ():
                 connection.send(cancel)
+        self.is_waiting = True
         if isinstance(wait, UntilWorkDone):
             connection.after_bulk_work(lambda: self.attempt(lambda: self.run(operation, reply)))
         else:
@@ -88,7 +94,10 @@ class MethodContext:
         if self.channel.closing:
             return
         try:
-            action()
+            if self.recorder is None:
+                action()
+            else:
+                self.recorder(action)
         except AmqpError as error:
             self.connection.channel_number = self.channel.number
             self.connection.lifecycle.handle_error(error)

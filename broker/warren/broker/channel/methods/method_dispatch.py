@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from warren.broker.access.audit_log import DONE, FAILED, REFUSED, Change
+from warren.broker.access.audit_log import AMQP, DONE, FAILED, REFUSED, AuditLog, Change
 from warren.broker.access.pending_decisions import DecisionPending
 from warren.broker.channel.channel import Channel
 from warren.broker.channel.methods import channel_mode_methods, consumer_methods, topology_methods
@@ -63,14 +64,21 @@ def run_method(connection: Connection, channel: Channel, name: str, arguments: A
     handler = HANDLERS.get(name)
     if handler is None:
         raise AmqpError(Reply.COMMAND_INVALID, "unimplemented method")
+    context = MethodContext(connection, channel, arguments)
     audit = connection.node.audit
     if audit is None or not audit.records_amqp or name not in CHANGES or arguments.get("passive") is True:
-        handler(MethodContext(connection, channel, arguments))
+        handler(context)
         return
+    context.recorder = partial(_record, audit, context, name)
+    context.recorder(partial(handler, context))
+
+
+def _record(audit: AuditLog, context: MethodContext, name: str, action: Callable[[], None]) -> None:
+    """Call `action`, which performs a method; record the outcome in the audit log unless the method has to wait."""
     outcome = FAILED
     try:
-        handler(MethodContext(connection, channel, arguments))
-        outcome = DONE
+        action()
+        outcome = "" if context.is_waiting else DONE
     except DecisionPending:
         outcome = ""
         raise
@@ -79,7 +87,7 @@ def run_method(connection: Connection, channel: Channel, name: str, arguments: A
         raise
     finally:
         if outcome:
-            audit.add(_change(connection, name, arguments, outcome))
+            audit.add(_change(context.connection, name, context.arguments, outcome))
 
 
 def _change(connection: Connection, name: str, arguments: Arguments, outcome: str) -> Change:
@@ -89,4 +97,5 @@ def _change(connection: Connection, name: str, arguments: Arguments, outcome: st
         value = arguments.get(field)
         if isinstance(value, bytes):
             names[field] = value.decode(errors="replace")
-    return Change(connection.user.decode(errors="replace"), connection.identity.address, name, names, outcome)
+    user = connection.user.decode(errors="replace")
+    return Change(user, connection.identity.address, AMQP, name, names, outcome)

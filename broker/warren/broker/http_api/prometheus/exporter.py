@@ -398,7 +398,7 @@ class Exporter:
 
     def _shovel_families(self) -> list[Family]:
         """Return the families about shovels, once one was defined."""
-        shovels = self._management.shovels
+        shovels = self._management.shovels.running
         if shovels is None:
             return []
         states = Counter(shovel.state.value for shovel in shovels.all())

@@ -15,11 +15,13 @@ from warren.broker.access import passwords
 from warren.broker.http_api.api_error import bad_request, object_not_found
 from warren.broker.http_api.call import NO_CONTENT, Call, Response
 from warren.broker.http_api.caller import MANAGEMENT, MONITORING
-from warren.broker.http_api.message_stats import churn, node_gauges, totals
+from warren.broker.http_api.message_stats import churn, node_usage, totals
 from warren.broker.management import rabbitmq_features
 from warren.broker.management.items.queue_items import NODE
 from warren.broker.management.request import Json
 from warren.broker.management.time_slices import run_in_slices
+from warren.broker.management.verbs import health as health_verbs
+from warren.broker.management.verbs import runtime_parameters as parameter_verbs
 from warren.broker.management.verbs.health import own_version
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.rabbitmq_versions import BEHAVIOUR_BY_VERSION
@@ -231,7 +233,7 @@ async def set_cluster_name(call: Call) -> Response:
     name = call.body("name")["name"]
     if not isinstance(name, str) or not name:
         raise bad_request("name must be a text")
-    await call.perform("set_cluster_name", name=name)
+    await call.perform(parameter_verbs.set_cluster_name, name=name)
     return Response(NO_CONTENT)
 
 
@@ -278,7 +280,7 @@ def _node(call: Call) -> dict[str, Json]:
         "metrics_gc_queue_length": {},
         "crypto_lib_version": ssl.OPENSSL_VERSION,
         **churn(call, "node_stats"),
-        **node_gauges(call),
+        **node_usage(call),
     }
 
 
@@ -415,7 +417,7 @@ async def used_deprecated_features(call: Call) -> Response:
 
 async def environment(call: Call) -> Response:
     """Return the settings that are in effect."""
-    return Response(body=await call.perform("environment"))
+    return Response(body=await call.perform(health_verbs.environment))
 
 
 async def rebalance(_: Call) -> Response:

@@ -11,6 +11,7 @@ from warren.broker.http_api.call import NO_CONTENT, Call, Response
 from warren.broker.http_api.resources.cluster import cluster_name_of
 from warren.broker.management.definitions_export import vhost_metadata
 from warren.broker.management.request import Json
+from warren.broker.management.verbs import definitions as definition_verbs
 from warren.broker.management.verbs.virtual_hosts import vhost_limits
 
 VHOST_KINDS = ("parameters", "policies", "queues", "exchanges", "bindings")
@@ -23,7 +24,7 @@ MOST_FIELD_HEAD: Final = 4096
 async def export_all(call: Call) -> Response:
     name = cluster_name_of(call)
     found = {
-        **await call.perform("export_definitions"),
+        **await call.perform(definition_verbs.export_definitions),
         "rabbitmq_definition_format": "cluster",
         "original_cluster_name": name,
         "explanation": f"Definitions of cluster '{name}'",
@@ -41,7 +42,7 @@ async def export_vhost(call: Call) -> Response:
     if call.name("vhost") not in call.node.virtual_hosts:
         raise bad_request("vhost_not_found")
     settings = call.visible().settings
-    whole = await call.perform("export_definitions")
+    whole = await call.perform(definition_verbs.export_definitions)
     found: dict[str, Json] = {
         key: whole[key] for key in ("rabbit_version", "rabbitmq_version", "product_name", "product_version")
     }
@@ -90,7 +91,7 @@ def _uploaded_file(body: bytes, boundary: str) -> bytes:
 
 
 async def import_all(call: Call) -> Response:
-    await call.perform("import_definitions", definitions=await _parsed(call))
+    await call.perform(definition_verbs.import_definitions, definitions=await _parsed(call))
     return Response(NO_CONTENT)
 
 
@@ -103,5 +104,5 @@ async def import_vhost(call: Call) -> Response:
         for kind in VHOST_KINDS
         if isinstance(wanted.get(kind), list)
     }
-    await call.perform("import_definitions", definitions=chosen)
+    await call.perform(definition_verbs.import_definitions, definitions=chosen)
     return Response(NO_CONTENT)

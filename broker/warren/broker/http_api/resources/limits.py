@@ -7,6 +7,8 @@ from warren.broker.http_api.call import NO_CONTENT, Call, Response
 from warren.broker.http_api.caller import MONITORING
 from warren.broker.http_api.resources.users import find
 from warren.broker.management.request import Json
+from warren.broker.management.verbs import users as user_verbs
+from warren.broker.management.verbs import virtual_hosts as vhost_verbs
 from warren.broker.management.verbs.users import user_limits
 from warren.broker.management.verbs.virtual_hosts import vhost_limits
 from warren.broker.model.vhost.vhost_settings import VirtualHostSettings
@@ -30,7 +32,7 @@ async def put_vhost(call: Call) -> Response:
     settings, name = call.visible().settings, call.name("name")
     value = call.body("value")["value"]
     await call.perform(
-        "set_vhost_limits", vhost=settings.name, definition={**vhost_limits(settings), name: value}
+        vhost_verbs.set_vhost_limits, vhost=settings.name, definition={**vhost_limits(settings), name: value}
     )
     return Response(NO_CONTENT)
 
@@ -40,7 +42,7 @@ async def delete_vhost(call: Call) -> Response:
         raise not_found("vhost_not_found")
     settings = call.visible().settings
     kept = {name: value for name, value in vhost_limits(settings).items() if name != call.name("name")}
-    await call.perform("set_vhost_limits", vhost=settings.name, definition=kept)
+    await call.perform(vhost_verbs.set_vhost_limits, vhost=settings.name, definition=kept)
     return Response(NO_CONTENT)
 
 
@@ -64,7 +66,9 @@ async def put_user(call: Call) -> Response:
     user = find(call, name)
     try:
         await call.perform(
-            "set_user_limits", username=user.name, definition={call.name("name"): call.body("value")["value"]}
+            user_verbs.set_user_limits,
+            username=user.name,
+            definition={call.name("name"): call.body("value")["value"]},
         )
     except ApiError as error:
         # Without the heading that RabbitMQ puts over the texts of other limits only.
@@ -76,5 +80,5 @@ async def delete_user(call: Call) -> Response:
     user, name = find(call, call.name("user")), call.name("name")
     # RabbitMQ answers so for every name, because the limit is not in effect afterwards.
     if name in ("max-connections", "max-channels"):
-        await call.perform("clear_user_limits", username=user.name, limit=name)
+        await call.perform(user_verbs.clear_user_limits, username=user.name, limit=name)
     return Response(NO_CONTENT)

@@ -10,6 +10,9 @@ from warren.broker.http_api.caller import ADMINISTRATOR
 from warren.broker.http_api.listing_response import list_rows
 from warren.broker.management.json_values import name_text
 from warren.broker.management.request import Json
+from warren.broker.management.verbs import policies as policy_verbs
+from warren.broker.management.verbs import runtime_parameters as parameter_verbs
+from warren.broker.management.verbs import virtual_hosts as vhost_verbs
 from warren.broker.management.verbs.virtual_hosts import vhost_limits
 from warren.broker.model.policy.runtime_parameters import OPERATOR_POLICY, SHOVEL
 
@@ -94,7 +97,7 @@ async def put(call: Call) -> Response:
         all(row[part] == call.name(part) for part in ("component", "vhost", "name")) for row in _all(call)
     )
     await call.perform(
-        "set_parameter",
+        parameter_verbs.set_parameter,
         vhost=call.name("vhost"),
         component=call.name("component"),
         name=call.name("name"),
@@ -111,12 +114,17 @@ async def delete(call: Call) -> Response:
         # As by their own paths.
         call.caller.require(ADMINISTRATOR)
     if component == OPERATOR_POLICY:
-        await call.perform("clear_operator_policy", vhost=call.name("vhost"), name=call.name("name"))
+        await call.perform(
+            policy_verbs.clear_operator_policy, vhost=call.name("vhost"), name=call.name("name")
+        )
     elif component == LIMITS:
-        await call.perform("clear_vhost_limits", vhost=call.name("vhost"))
+        await call.perform(vhost_verbs.clear_vhost_limits, vhost=call.name("vhost"))
     else:
         await call.perform(
-            "clear_parameter", vhost=call.name("vhost"), component=component, name=call.name("name")
+            parameter_verbs.clear_parameter,
+            vhost=call.name("vhost"),
+            component=component,
+            name=call.name("name"),
         )
     return Response(NO_CONTENT)
 
@@ -138,11 +146,11 @@ async def put_global(call: Call) -> Response:
     existing = name in call.management.parameters.globals
     if not name:
         raise bad_request("the name of a global parameter must not be empty")
-    await call.perform("set_global_parameter", name=name, value=json.dumps(value))
+    await call.perform(parameter_verbs.set_global_parameter, name=name, value=json.dumps(value))
     return Response(NO_CONTENT if existing else CREATED)
 
 
 async def delete_global(call: Call) -> Response:
     await show_global(call)
-    await call.perform("clear_global_parameter", name=call.name("name"))
+    await call.perform(parameter_verbs.clear_global_parameter, name=call.name("name"))
     return Response(NO_CONTENT)

@@ -9,7 +9,9 @@ from warren.broker.http_api.call import CREATED, NO_CONTENT, Call, Response
 from warren.broker.http_api.listing_response import list_rows
 from warren.broker.http_api.resources.exchanges import DEFAULT as DEFAULT_EXCHANGE
 from warren.broker.http_api.resources.users import find
+from warren.broker.management.control_verbs import Action
 from warren.broker.management.request import Json
+from warren.broker.management.verbs import permissions as permission_verbs
 
 
 def _all(call: Call, user: str | None, vhost: str | None, topics: bool) -> list[Json]:
@@ -66,7 +68,10 @@ async def show_topics(call: Call) -> Response:
 async def put(call: Call) -> Response:
     body = call.body("configure", "write", "read")
     return await _put(
-        call, "set_permissions", {key: body[key] for key in ("configure", "write", "read")}, False
+        call,
+        permission_verbs.set_permissions,
+        {key: body[key] for key in ("configure", "write", "read")},
+        False,
     )
 
 
@@ -81,22 +86,27 @@ async def put_topic(call: Call) -> Response:
     ):
         raise bad_request(["no_such_exchange", exchange])
     return await _put(
-        call, "set_topic_permissions", {key: body[key] for key in ("exchange", "write", "read")}, True
+        call,
+        permission_verbs.set_topic_permissions,
+        {key: body[key] for key in ("exchange", "write", "read")},
+        True,
     )
 
 
-async def _put(call: Call, verb: str, values: dict[str, Json], topics: bool) -> Response:
+async def _put(call: Call, action: Action, values: dict[str, Json], topics: bool) -> Response:
     user, vhost = call.name("user"), call.name("vhost")
     if user not in call.node.access.users or vhost not in call.node.virtual_hosts:
         raise bad_request("vhost_or_user_not_found")
     existing = bool(_all(call, user, vhost, topics))
-    await call.perform(verb, username=user, vhost=vhost, **values)
+    await call.perform(action, username=user, vhost=vhost, **values)
     return Response(NO_CONTENT if existing else CREATED)
 
 
 async def delete(call: Call) -> Response:
     await show(call)
-    await call.perform("clear_permissions", username=call.name("user"), vhost=call.name("vhost"))
+    await call.perform(
+        permission_verbs.clear_permissions, username=call.name("user"), vhost=call.name("vhost")
+    )
     return Response(NO_CONTENT)
 
 
@@ -108,7 +118,7 @@ async def delete_topic(call: Call) -> Response:
     await show_topics(call)
     exchange = call.name("exchange")
     await call.perform(
-        "clear_topic_permissions",
+        permission_verbs.clear_topic_permissions,
         username=call.name("user"),
         vhost=call.name("vhost"),
         exchange="" if exchange == DEFAULT_EXCHANGE else exchange,
@@ -118,5 +128,7 @@ async def delete_topic(call: Call) -> Response:
 
 async def delete_topics(call: Call) -> Response:
     await show_topics(call)
-    await call.perform("clear_topic_permissions", username=call.name("user"), vhost=call.name("vhost"))
+    await call.perform(
+        permission_verbs.clear_topic_permissions, username=call.name("user"), vhost=call.name("vhost")
+    )
     return Response(NO_CONTENT)

@@ -7,6 +7,7 @@ from warren.broker.http_api.call import CREATED, NO_CONTENT, Call, Response
 from warren.broker.http_api.listing_response import list_objects
 from warren.broker.management.json_values import name_text
 from warren.broker.management.request import Json
+from warren.broker.management.verbs import policies as policy_verbs
 from warren.broker.model.policy.policies import Policy
 from warren.broker.model.vhost.declarations import Declarations
 
@@ -74,7 +75,7 @@ async def _put(call: Call, operator: bool) -> Response:
     name = call.name("name")
     existing = name in _policies(topology, operator)
     await call.perform(
-        "set_operator_policy" if operator else "set_policy",
+        policy_verbs.set_operator_policy if operator else policy_verbs.set_policy,
         vhost=call.name("vhost"),
         name=name,
         pattern=body["pattern"],
@@ -96,8 +97,8 @@ async def put_operator(call: Call) -> Response:
 async def _delete(call: Call, operator: bool) -> Response:
     call.visible()
     _show(call, operator)
-    verb = "clear_operator_policy" if operator else "clear_policy"
-    await call.perform(verb, vhost=call.name("vhost"), name=call.name("name"))
+    clear = policy_verbs.clear_operator_policy if operator else policy_verbs.clear_policy
+    await call.perform(clear, vhost=call.name("vhost"), name=call.name("name"))
     return Response(NO_CONTENT)
 
 

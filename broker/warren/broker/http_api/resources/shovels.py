@@ -7,16 +7,16 @@ from warren.broker.http_api.call import NO_CONTENT, Call, Response
 from warren.broker.http_api.listing_response import list_rows
 from warren.broker.management.items.queue_items import NODE
 from warren.broker.management.request import Json
+from warren.broker.management.verbs import shovels as shovel_verbs
 from warren.broker.model.policy.runtime_parameters import SHOVEL
 
 
 def _all(call: Call) -> list[dict[str, Json]]:
     """Return the status of the shovels in all virtual hosts that the caller may open."""
-    shovels = call.management.shovels
-    if shovels is None:
-        return []
     return [
-        {"node": NODE, **shovel.status()} for shovel in shovels.all() if call.caller.may_open(shovel.vhost)
+        {"node": NODE, **shovel.status()}
+        for shovel in call.management.shovels.all()
+        if call.caller.may_open(shovel.vhost)
     ]
 
 
@@ -31,8 +31,7 @@ async def list_in_vhost(call: Call) -> Response:
 
 def _exists(call: Call) -> bool:
     call.monitored()
-    shovels = call.management.shovels
-    return shovels is not None and shovels.find(call.data("vhost"), call.name("name")) is not None
+    return call.management.shovels.find(call.data("vhost"), call.name("name")) is not None
 
 
 async def show(call: Call) -> Response:
@@ -66,12 +65,12 @@ async def delete(call: Call) -> Response:
         definition = call.management.parameters.stored[call.data("vhost"), SHOVEL, call.name("name")]
         if isinstance(definition, dict) and definition.get("internal") is True:
             raise ApiError(405, "method_not_allowed", "Protected")
-        await call.perform("delete_shovel", vhost=call.name("vhost"), name=call.name("name"))
+        await call.perform(shovel_verbs.delete_shovel, vhost=call.name("vhost"), name=call.name("name"))
     return Response(NO_CONTENT)
 
 
 async def restart(call: Call) -> Response:
     if not _exists(call):
         raise object_not_found()
-    await call.perform("restart_shovel", vhost=call.name("vhost"), name=call.name("name"))
+    await call.perform(shovel_verbs.restart_shovel, vhost=call.name("vhost"), name=call.name("name"))
     return Response(NO_CONTENT)

@@ -11,6 +11,7 @@ from warren.broker.http_api.api_error import bad_request, object_not_found
 from warren.broker.http_api.call import CREATED, NO_CONTENT, Call, Response
 from warren.broker.http_api.listing_response import list_objects
 from warren.broker.management.request import Json
+from warren.broker.management.verbs import users as user_verbs
 from warren.broker.management.verbs.users import user_limits
 from warren.broker.model.operator_errors import ObjectNotFound, OperationRefused
 
@@ -111,7 +112,7 @@ def _is_base64(text: str) -> bool:
 
 async def delete(call: Call) -> Response:
     find(call, call.name("user"))
-    await call.perform("delete_user", username=call.name("user"))
+    await call.perform(user_verbs.delete_user, username=call.name("user"))
     return Response(NO_CONTENT)
 
 
@@ -121,5 +122,5 @@ async def bulk_delete(call: Call) -> Response:
         raise bad_request("users must be a list of names")
     for name in names:
         if name in call.node.access.users:
-            await call.perform("delete_user", username=name)
+            await call.perform(user_verbs.delete_user, username=name)
     return Response(NO_CONTENT)

@@ -8,6 +8,8 @@ from warren.broker.http_api.listing_response import list_objects
 from warren.broker.http_api.message_stats import vhost_statistics
 from warren.broker.management.items.queue_items import NODE
 from warren.broker.management.request import Json
+from warren.broker.management.verbs import permissions as permission_verbs
+from warren.broker.management.verbs import virtual_hosts as vhost_verbs
 from warren.broker.model.vhost.vhost_settings import VirtualHostSettings
 
 
@@ -51,12 +53,12 @@ async def put(call: Call) -> Response:
         wanted["tags"] = tags
     existing = name in call.node.virtual_hosts
     if existing:
-        await call.perform("update_vhost_metadata", name=name, **wanted)
+        await call.perform(vhost_verbs.update_vhost_metadata, name=name, **wanted)
     else:
-        await call.perform("add_vhost", name=name, **wanted)
+        await call.perform(vhost_verbs.add_vhost, name=name, **wanted)
         # As RabbitMQ does, so that whoever adds a virtual host can use it.
         await call.perform(
-            "set_permissions",
+            permission_verbs.set_permissions,
             username=call.caller.user.name,
             vhost=name,
             configure=".*",
@@ -66,7 +68,7 @@ async def put(call: Call) -> Response:
     if isinstance(body.get("protected_from_deletion"), bool):
         await _set_protection(call, name, body["protected_from_deletion"])
     if isinstance(body.get("tracing"), bool):
-        await call.perform("trace_on" if body["tracing"] else "trace_off", vhost=name)
+        await call.perform(vhost_verbs.trace_on if body["tracing"] else vhost_verbs.trace_off, vhost=name)
     return Response(NO_CONTENT if existing else CREATED)
 
 
@@ -80,7 +82,7 @@ async def delete(call: Call) -> Response:
             "precondition_failed",
             f"Refusing to delete virtual host '{name}' because it is protected from deletion",
         )
-    await call.perform("delete_vhost", name=name)
+    await call.perform(vhost_verbs.delete_vhost, name=name)
     return Response(NO_CONTENT)
 
 
@@ -110,4 +112,9 @@ async def _set_protection(call: Call, name: str, protected: bool) -> None:
         raise not_found(
             f"Cannot {verb} deletion protection of virtual host '{name}' because it does not exist"
         )
-    await call.perform(f"{verb}_vhost_protection_from_deletion", name=name)
+    await call.perform(
+        vhost_verbs.enable_vhost_protection_from_deletion
+        if protected
+        else vhost_verbs.disable_vhost_protection_from_deletion,
+        name=name,
+    )

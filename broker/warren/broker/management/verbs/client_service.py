@@ -35,7 +35,7 @@ async def stop_app(management: Management, _: Request) -> None:
     Queues and messages stay as they are, except for exclusive queues, which go with their connections.
     """
     management.is_stopped = True
-    await management.stop_shovels()
+    await management.shovels.stop()
     await management.listener.suspend()
     management.listener.cancel_openings()
     await management.node.end_connections()
@@ -50,7 +50,7 @@ async def start_app(management: Management, _: Request) -> None:
     if management.is_stopped:
         await _resume(management)
         management.is_stopped = False
-        management.start_shovels()
+        management.shovels.start()
 
 
 async def _resume(management: Management) -> None:
@@ -62,7 +62,7 @@ async def _resume(management: Management) -> None:
 
 def restart_vhost(management: Management, request: Request) -> Json:
     """Return the text with which RabbitMQ answers for a virtual host that runs; here, each one does."""
-    vhost = management.vhost(request)
+    vhost = request.vhost(management.node)
     return f"Vhost '{name_text(vhost.name)}' is already running on node '{NODE}'"
 
 

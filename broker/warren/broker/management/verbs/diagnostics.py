@@ -32,10 +32,6 @@ def version(management: Management, _: Request) -> Json:
     return f"{health.own_version()} (RabbitMQ {behaviour})"
 
 
-def server_version(management: Management, request: Request) -> Json:
-    return version(management, request)
-
-
 async def report(management: Management, _: Request) -> Json:
     """Return what describes the whole broker, section by section, for a support request: no password, no message."""
     nothing = Request({})

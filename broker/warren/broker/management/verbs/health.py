@@ -65,10 +65,6 @@ def await_startup(management: Management, _: Request) -> None:
     require_started(management)
 
 
-def wait(management: Management, request: Request) -> None:
-    await_startup(management, request)
-
-
 def alarms(management: Management, _: Request) -> Json:
     found = sorted(management.node.flow.alarms.items())
     if management.admission.is_full:

@@ -88,7 +88,7 @@ async def build_rows(
 
 def _vhost(management: Management, request: Request) -> VirtualHost | None:
     """Return the virtual host that the request names; None if unknown: the verb then lists nothing, as in RabbitMQ."""
-    topology = management.node.vhosts.get(request.vhost())
+    topology = management.node.vhosts.get(request.vhost_name())
     return topology.vhost if topology is not None else None
 
 

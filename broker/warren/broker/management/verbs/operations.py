@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 async def purge_queue(management: Management, request: Request) -> None:
-    await result_of(queue_operations.purge_queue(management.operator(request), request.data("queue")))
+    await result_of(queue_operations.purge_queue(request.principal(management.node), request.data("queue")))
 
 
 async def delete_queue(management: Management, request: Request) -> Json:
     name = request.data("queue")
-    operator = management.operator(request)
+    operator = request.principal(management.node)
     deletion = queue_operations.delete_queue(
         operator, name, if_unused=request.flag("if_unused"), if_empty=request.flag("if_empty")
     )
@@ -56,7 +56,7 @@ def close_all_connections(management: Management, request: Request) -> Json:
     limit = request.number("limit", 0)
     found = list(management.node.connections)
     if not request.flag("global"):
-        found = [each for each in found if each.vhost == request.vhost()]
+        found = [each for each in found if each.vhost == request.vhost_name()]
     found = found[:limit] if limit > 0 else found
     _close(found, request.text("reason"))
     return f"Closed {len(found)} connections"
@@ -112,7 +112,3 @@ def shutdown(management: Management, _: Request) -> Json:
         raise RequestRefused("this broker is embedded in another program; stop that program")
     management.node.loop.call_soon(management.on_shutdown)
     return "The broker stops"
-
-
-def stop(management: Management, request: Request) -> Json:
-    return shutdown(management, request)

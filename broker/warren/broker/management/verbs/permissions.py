@@ -27,7 +27,7 @@ def clear_permissions(management: Management, request: Request) -> None:
 
 def list_permissions(management: Management, request: Request) -> Json:
     """List the permissions of a virtual host."""
-    management.vhost(request)
+    request.vhost(management.node)
     found = management.node.access.permissions.all(vhost=request.text("vhost", "/"))
     return select_from_table(
         request,
@@ -50,7 +50,7 @@ def set_topic_permissions(management: Management, request: Request) -> None:
     """Set the topic permission of a user on one exchange, which has to exist; an empty name is the default exchange."""
     management.node.access.users.get(request.text("username"))
     exchange = request.text("exchange")
-    if exchange.encode("utf-8", "surrogateescape") not in management.vhost(request).exchanges:
+    if exchange.encode("utf-8", "surrogateescape") not in request.vhost(management.node).exchanges:
         raise RequestRefused(f"Exchange {exchange} does not exist")
     management.node.access.permissions.set_topic(
         request.text("username"),
@@ -71,7 +71,7 @@ def clear_topic_permissions(management: Management, request: Request) -> None:
 
 def list_topic_permissions(management: Management, request: Request) -> Json:
     """List the topic permissions of a virtual host."""
-    management.vhost(request)
+    request.vhost(management.node)
     found = management.node.access.permissions.topics(vhost=request.text("vhost", "/"))
     return select_from_table(
         request,

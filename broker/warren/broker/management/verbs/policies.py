@@ -19,7 +19,7 @@ COLUMNS: Final = ("vhost", "name", "pattern", "apply-to", "definition", "priorit
 
 
 async def _set(management: Management, request: Request, operator: bool) -> None:
-    vhost = management.vhost(request)
+    vhost = request.vhost(management.node)
     definition = request.value("definition")
     if isinstance(definition, str):
         try:
@@ -42,13 +42,13 @@ async def _set(management: Management, request: Request, operator: bool) -> None
 
 
 async def _clear(management: Management, request: Request, operator: bool) -> None:
-    vhost = management.vhost(request)
+    vhost = request.vhost(management.node)
     management.parameters.clear_policy(vhost, request.text("name"), operator)
     await vhost.bulk_work.finished(vhost.policies)
 
 
 def _list(management: Management, request: Request, operator: bool) -> Json:
-    vhost = management.vhost(request)
+    vhost = request.vhost(management.node)
     columns, names = select_columns(request, COLUMNS, COLUMNS)
     policies = vhost.policies.operator if operator else vhost.policies.user_policies
     ordered = sorted(policies.values(), key=lambda policy: (policy.priority, policy.name))

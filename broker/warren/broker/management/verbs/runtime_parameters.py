@@ -33,17 +33,17 @@ def set_parameter(management: Management, request: Request) -> None:
     component = request.text("component")
     if component not in management.parameters.checks:
         raise RequestRefused(f"Validation failed: component {component} not found")
-    vhost = management.vhost(request)
+    vhost = request.vhost(management.node)
     management.parameters.set(vhost.name, component, request.text("name"), _value(request))
 
 
 def clear_parameter(management: Management, request: Request) -> None:
-    vhost = management.vhost(request)
+    vhost = request.vhost(management.node)
     management.parameters.clear(vhost.name, request.text("component"), request.text("name"))
 
 
 def list_parameters(management: Management, request: Request) -> Json:
-    vhost = management.vhost(request)
+    vhost = request.vhost(management.node)
     kept = sorted(management.parameters.stored.items())
     return table(
         ["component", "name", "value"],

@@ -11,6 +11,7 @@ from warren.broker.management.verbs.listing import table
 
 if TYPE_CHECKING:
     from warren.broker.management.management import Management
+    from warren.broker.shovel.shovels import Shovels
 
 COLUMNS: Final = {
     "name": "name",
@@ -38,29 +39,30 @@ COLUMNS: Final = {
 
 
 def shovel_status(management: Management, _: Request) -> Json:
-    shovels = management.shovels
-    rows = [] if shovels is None else [shovel.status() for shovel in shovels.all()]
+    rows = [shovel.status() for shovel in management.shovels.all()]
     return table(list(COLUMNS), [[row.get(field, "") for field in COLUMNS.values()] for row in rows])
 
 
 def delete_shovel(management: Management, request: Request) -> None:
-    vhost, name = management.vhost(request), request.text("name")
-    shovels = management.shovels
-    if shovels is None or shovels.find(vhost.name, name) is None:
-        raise _unknown(vhost.name)
-    shovels.delete(vhost.name, name, force=request.flag("force"))
+    vhost, name, shovels = _find(management, request)
+    shovels.delete(vhost, name, force=request.flag("force"))
 
 
 def restart_shovel(management: Management, request: Request) -> None:
-    vhost, name = management.vhost(request), request.text("name")
-    shovels = management.shovels
-    if shovels is None or shovels.find(vhost.name, name) is None:
-        raise _unknown(vhost.name)
-    shovels.restart(vhost.name, name)
+    vhost, name, shovels = _find(management, request)
+    shovels.restart(vhost, name)
 
 
-def _unknown(vhost: bytes) -> RequestRefused:
-    return RequestRefused(
-        f"Shovel with the given name was not found on the target node '{NODE}' and / or virtual host "
-        f"'{name_text(vhost)}'"
-    )
+def _find(management: Management, request: Request) -> tuple[bytes, str, Shovels]:
+    """Return virtual host and name of the shovel of a request, and the shovels of the broker.
+
+    :raises RequestRefused: if there is no such shovel
+    """
+    vhost, name = request.vhost(management.node).name, request.text("name")
+    shovels = management.shovels.running
+    if shovels is None or shovels.find(vhost, name) is None:
+        raise RequestRefused(
+            f"Shovel with the given name was not found on the target node '{NODE}' and / or virtual host "
+            f"'{name_text(vhost)}'"
+        )
+    return vhost, name, shovels

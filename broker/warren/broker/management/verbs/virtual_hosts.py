@@ -65,14 +65,6 @@ def disable_vhost_protection_from_deletion(management: Management, request: Requ
     management.node.virtual_hosts.update(request.text("name"), protected=False)
 
 
-def enable_vhost_deletion_protection(management: Management, request: Request) -> None:
-    enable_vhost_protection_from_deletion(management, request)
-
-
-def disable_vhost_deletion_protection(management: Management, request: Request) -> None:
-    disable_vhost_protection_from_deletion(management, request)
-
-
 async def delete_vhost(management: Management, request: Request) -> None:
     """Delete a virtual host; return when all its queues are deleted."""
     hosts = management.node.virtual_hosts
@@ -82,13 +74,13 @@ async def delete_vhost(management: Management, request: Request) -> None:
 
 def trace_on(management: Management, request: Request) -> Json:
     """Start tracing in a virtual host. As in RabbitMQ, it ends with the broker."""
-    vhost = management.vhost(request)
+    vhost = request.vhost(management.node)
     start_tracing(vhost, management.node.loop)
     return f"Trace enabled for vhost {request.text('vhost', '/')}"
 
 
 def trace_off(management: Management, request: Request) -> Json:
-    stop_tracing(management.vhost(request))
+    stop_tracing(request.vhost(management.node))
     return f"Trace disabled for vhost {request.text('vhost', '/')}"
 
 
