@@ -193,6 +193,26 @@ def test_a_damaged_index_costs_nothing(broker: InProcessBroker, filled: Path, ho
     assert drained(broker, COUNT) == list(range(COUNT))
 
 
+def test_messages_lost_while_the_broker_runs_count_no_more(
+    broker: InProcessBroker, filled: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A segment whose messages take no memory is zeroed, with its index: the rest is delivered, and the counts are right."""
+    broker.start()
+    segment = sorted(filled.glob("*.log"))[1]
+    for file in (segment, segment.with_suffix(".idx")):
+        file.write_bytes(bytes(file.stat().st_size))
+    with Connection(broker.url) as connection:
+        channel = connection.channel()
+        count = 0
+        while channel.get("kept", no_ack=True) is not None:
+            count += 1
+    assert 0 < count < COUNT
+    assert f"event=queue.messages_lost queue='kept' count={COUNT - count}" in caplog.text
+    columns = ("messages", "message_bytes", "messages_persistent", "message_bytes_persistent")
+    operator = Operator(warren_ctl(filled.parent), broker.url, is_warren=True)
+    assert operator.queue("kept", *columns) == {"name": "kept", **dict.fromkeys(columns, 0)}
+
+
 def test_a_missing_segment_costs_its_messages_only(broker: InProcessBroker, filled: Path) -> None:
     lost = min(filled.glob("*.log"))
     lost.unlink()

@@ -84,14 +84,9 @@ class BackingQueue:
 
     def append(self, message: Message) -> None:
         """Add a published message at the end of the queue."""
-        size = message.body_size
-        self.count += 1
-        self.bytes += size
+        self._add(message)
         self.resident += 1
-        self.resident_bytes += size
-        if message.persistent:
-            self.persistent += 1
-            self.persistent_bytes += size
+        self.resident_bytes += message.body_size
         if self.appends_to_q4:
             self.q4.append(message)
         elif not self.lazy or self.q1:
@@ -105,16 +100,11 @@ class BackingQueue:
 
     def reinsert(self, message: Message) -> None:
         """Put a requeued message back. Requeued messages are taken first, in the order of their sequence numbers."""
-        size = message.body_size
         heapq.heappush(self.returned, (message.sequence, message))
-        self.count += 1
-        self.bytes += size
+        self._add(message)
         if message.content:
             self.resident += 1
-            self.resident_bytes += size
-        if message.persistent:
-            self.persistent += 1
-            self.persistent_bytes += size
+            self.resident_bytes += message.body_size
 
     # -- consuming
 
@@ -149,14 +139,9 @@ class BackingQueue:
                 continue
             else:
                 return None
-            size = message.body_size
-            self.count -= 1
-            self.bytes -= size
+            self._subtract(message)
             self.resident -= 1
-            self.resident_bytes -= size
-            if message.persistent:
-                self.persistent -= 1
-                self.persistent_bytes -= size
+            self.resident_bytes -= message.body_size
             return message
 
     def remove(self, priority: i64, sequence: i64, place: i64 = -1) -> Optional[Message]:  # noqa: UP045
@@ -184,17 +169,14 @@ class BackingQueue:
             if message.content:
                 self.resident -= 1
                 self.resident_bytes -= message.body_size
+            self._subtract(message)
             if not self.q3 and not self.appends_to_q4:
                 self._promote()
         else:
             message = self._remove_from_delta(sequence)
             if message is None:
                 return None
-        self.count -= 1
-        self.bytes -= message.body_size
-        if message.persistent:
-            self.persistent -= 1
-            self.persistent_bytes -= message.body_size
+            self._subtract(message)
         return message
 
     def precedes_unreturned(self, sequence: i64) -> bool:
@@ -315,11 +297,12 @@ class BackingQueue:
             return False
         self.q3.extend(messages)
         if delta.exhausted and delta.count:
-            # Their records in the log are damaged.
+            # Their records in the log are damaged. How many of them were persistent is not known: count the rest.
             pager.report_missing(int(delta.count))
-            self.count -= delta.count
-            self.bytes -= delta.bytes
             delta.clear()
+            self.count = self.bytes = self.persistent = self.persistent_bytes = 0
+            for message in self.message_objects():
+                self._add(message)
         if not delta.count:
             delta.clear()
             self.q3.extend(self.q2)
@@ -331,6 +314,18 @@ class BackingQueue:
         pager = self.pager
         assert pager is not None
         pager.report_damaged(message)
+        self._subtract(message)
+
+    def _add(self, message: Message) -> None:
+        """Add a message to the counts of all and of persistent messages."""
+        self.count += 1
+        self.bytes += message.body_size
+        if message.persistent:
+            self.persistent += 1
+            self.persistent_bytes += message.body_size
+
+    def _subtract(self, message: Message) -> None:
+        """Subtract a message from the counts of all and of persistent messages."""
         self.count -= 1
         self.bytes -= message.body_size
         if message.persistent:
