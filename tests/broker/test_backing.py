@@ -20,7 +20,7 @@ from tests.unit.store.simulated_disk import Disk
 from warren.broker.http_api.messages.queue_browser import BEFORE_ALL, position_of, ready_after
 from warren.broker.model.compat_checks import PortabilityChecks
 from warren.broker.model.message import Message
-from warren.broker.model.message_codec import describe_payload, message_head, read_message
+from warren.broker.model.message_codec import apply_mark, describe_payload, fill_message, message_head
 from warren.broker.model.queue.backing_queue import BackingQueue
 from warren.broker.model.queue.message_recovery import restore_messages
 from warren.broker.model.queue.paging import QueuePager
@@ -300,7 +300,9 @@ class BackingMachine(RuleBasedStateMachine):
         found = self.at.recovery.queues[INCARNATION].messages
         ready = []
         for sequence, payload, mark in found:
-            message = read_message(sequence, payload, mark)
+            message = Message(b"", b"", b"", 0, 0)
+            fill_message(message, payload)
+            apply_mark(message, mark)
             entry = known[sequence]
             assert entry.persistent
             assert body_payload(message.content) == entry.body

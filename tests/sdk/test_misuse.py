@@ -317,7 +317,10 @@ def test_a_handler_must_return_the_reply_type(place: Callable[[], Any], handler:
 
 @pytest.mark.parametrize("handler", [number, unknown])
 def test_a_result_that_may_be_the_reply_passes(handler: Any) -> None:
-    app().handle(Ask)(handler)
+    place = app()
+    place.handle(Ask)(handler)
+    with pytest.raises(ConfigError, match=f"has a handler for Ask already, {handler.__name__},"):
+        place.handle(Ask)(handler)
 
 
 def test_a_second_handler_of_a_queue_is_refused_with_both_names() -> None:

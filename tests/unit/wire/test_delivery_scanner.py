@@ -65,6 +65,12 @@ def test_any_chunking_of_the_stream_gives_the_same_messages(step: int) -> None:
     assert decode_content_header(header) == ({"delivery_mode": 2}, b"")
 
 
+def test_a_protocol_header_comes_with_the_frames_before_it() -> None:
+    made, _ = scanner()
+    version = b"AMQP\0\0\x09\x01"
+    assert made.feed(OTHERS + version) == OTHERS + version
+
+
 def test_a_closed_channel_receives_nothing_more() -> None:
     made, listener = scanner()
     made.feed(DELIVER)

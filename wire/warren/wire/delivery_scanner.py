@@ -145,7 +145,7 @@ class DeliveryScanner:
             end = position + OVERHEAD + length
             if length > self.limit - OVERHEAD:
                 if kind == 0x41:  # "AMQP": the broker answers with its protocol version
-                    return data[position:]
+                    return b"".join(others) + data[position:]
                 if kind != HEADER or length > self.limit - OVERHEAD + HEADER_EXCESS:
                     raise StreamError(f"a frame has {length} bytes, more than the negotiated {self.limit}")
             if end > size:

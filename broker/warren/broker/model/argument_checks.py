@@ -153,6 +153,14 @@ def duration_ms(field: Field | None) -> int:
     return value
 
 
+def expiry_ms(field: Field | None) -> int:
+    """Return the milliseconds of x-expires, from 1 to ten years; -1 if the argument is missing."""
+    value = duration_ms(field)
+    if value == 0:
+        raise InvalidValue("{value_zero,0}")
+    return value
+
+
 def max_priority(field: Field | None) -> int:
     """Return x-max-priority, the highest priority of a queue, from 0 to 255; -1 if the argument is missing."""
     value = non_negative(field)

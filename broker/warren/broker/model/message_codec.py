@@ -117,22 +117,3 @@ def routing_of(payload: bytes) -> tuple[bytes, bytes]:
     _, _, _, _, exchange_size, key_size = _HEAD.unpack_from(payload, 0)
     key = _HEAD.size + exchange_size
     return payload[_HEAD.size : key], payload[key : key + key_size]
-
-
-def read_message(sequence: int, payload: bytes, mark: int) -> Message:
-    """Return the message that the log holds.
-
-    :param sequence: the message's sequence number in its queue.
-    :param payload: its log record: exchange, routing key, priority, expiry and content.
-    :param mark: the number in the log that holds its redelivered flag and its number of requeues.
-    """
-    priority, expires, body = describe_payload(payload)
-    message = Message(b"", b"", b"", body, 0)
-    fill_message(message, payload)
-    message.sequence = sequence
-    message.priority = priority
-    message.expires = expires
-    apply_mark(message, mark)
-    message.persistent = True
-    message.stored = True
-    return message

@@ -343,11 +343,6 @@ def _queue_type(field: Field) -> None:
     argument_checks.one_of(field, ("classic", "quorum", "stream"), "\"unsupported queue type '{}'\"")
 
 
-def _expires(field: Field) -> None:
-    if argument_checks.duration_ms(field) == 0:
-        raise InvalidValue("{value_zero,0}")
-
-
 def _max_age(field: Field) -> None:
     text = argument_checks.string(field)
     if text is not None and parse_interval_ms(text) <= 0:
@@ -362,7 +357,7 @@ def _stream_offset(field: Field) -> None:
 
 
 QUEUE_ARGUMENTS: Final[dict[str, _ArgumentCheck]] = {
-    "x-expires": _expires,
+    "x-expires": argument_checks.expiry_ms,
     "x-message-ttl": argument_checks.duration_ms,
     "x-dead-letter-exchange": argument_checks.short_string,
     "x-dead-letter-routing-key": argument_checks.short_string,

@@ -81,10 +81,6 @@ class CeleryRequest:
         """
         return self.expires is not None and self.expires.timestamp() <= now
 
-    @property
-    def wants_result(self) -> bool:
-        return self.reply_to is not None and not self.ignore_result
-
 
 _current: ContextVar[CeleryRequest | None] = ContextVar("warren_celery_request", default=None)
 

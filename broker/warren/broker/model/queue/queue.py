@@ -267,12 +267,7 @@ class Queue:
             return REJECTED
         if self.capture is not None:
             self.capture.enqueued(self, message)
-        message.sequence = self.next_sequence
-        self.next_sequence += 1
-        if self.stores_all_messages:
-            message.persistent = True
-        if self.message_ttl >= 0 or message.ttl >= 0:
-            self.expiry.set_expiry(message)
+        self.assign_sequence(message)
         consumer = self.ready_consumers.first
         if consumer is not None and not self.ready.count and not self.holds:
             # A delivery with automatic acknowledgement is settled at once; it need not be logged first. The attribute

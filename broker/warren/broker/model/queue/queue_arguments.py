@@ -6,9 +6,10 @@ Source: https://www.rabbitmq.com/docs/queues#optional-arguments and RabbitMQ's c
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from warren.broker.model import argument_checks
 from warren.broker.model.argument_checks import InvalidValue, Overflow, argument_fields, format_value
@@ -20,6 +21,7 @@ from warren.wire.reply_codes import AmqpError, Reply
 
 logger = logging.getLogger(__name__)
 
+DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
 DEAD_LETTER_KEY = "x-dead-letter-routing-key"
 QUORUM_DELIVERY_LIMIT = 20
 """Delivery limit of a quorum queue that is declared without one, as since RabbitMQ 4.0."""
@@ -79,13 +81,6 @@ QUORUM_ONLY = (
     "x-delayed-retry-max",
 )
 """Arguments that in RabbitMQ only quorum queues may have. In Warren classic queues may have them as well."""
-
-RETRY_CHECKS: Mapping[str, Callable[[Field | None], object]] = {
-    "x-delayed-retry-type": argument_checks.retry_type,
-    "x-delayed-retry-min": argument_checks.positive,
-    "x-delayed-retry-max": argument_checks.positive,
-}
-"""Checks of the arguments of delayed retries, by name."""
 
 COMMON = (
     "x-expires",
@@ -167,32 +162,59 @@ DEFAULT_TYPE = "classic"
 """Type of a queue that is declared without x-queue-type."""
 
 
-class ArgumentReader:
-    """Reader of the arguments of a queue.declare. An error names the argument that was read last.
+class _Rule(NamedTuple):
+    """Rule by which one argument is read.
 
-    :param fields: the decoded arguments, by name.
-    :param described: the queue as error texts name it, `queue 'q' in vhost '/'`.
+    :ivar check: returns the value of the argument, also if it is missing; raises `InvalidValue` for an invalid one.
+    :ivar field: field of `QueueArguments` that gets the value; empty for an argument without an effect.
+    :ivar kind: type of the queues for which the argument is read, `classic` or `quorum`; empty for both.
     """
 
-    def __init__(self, fields: dict[str, Field], described: str) -> None:
-        self.fields = fields
-        self.described = described
-        self.name = ""
+    name: str
+    check: Callable[[Field | None], object]
+    field: str = ""
+    kind: str = ""
 
-    def get(self, name: str) -> Field | None:
-        """Return an argument; None if it is missing. An error that `error` makes later names this argument."""
-        self.name = name
-        return self.fields.get(name)
 
-    def error(self, reason: Exception, name: str = "") -> AmqpError:
-        """Return a channel error 406 with RabbitMQ's text.
+def _is_quorum(field: Field | None) -> bool:
+    names = ("classic", "quorum")
+    return argument_checks.one_of(field, names, "\"unsupported queue type '{}'\"") == "quorum"
 
-        :param reason: the fault of the argument's value.
-        :param name: the argument at fault; by default the one that was read last.
-        """
-        return AmqpError(
-            Reply.PRECONDITION_FAILED, f"invalid arg '{name or self.name}' for {self.described}: {reason}"
-        )
+
+_RULES = (
+    _Rule("x-queue-type", _is_quorum, "quorum"),
+    _Rule("x-expires", argument_checks.expiry_ms, "expires"),
+    _Rule("x-message-ttl", argument_checks.duration_ms, "message_ttl"),
+    _Rule(DEAD_LETTER_EXCHANGE, argument_checks.short_string, "dead_letter_exchange"),
+    _Rule(DEAD_LETTER_KEY, argument_checks.short_string, "dead_letter_routing_key"),
+    _Rule("x-dead-letter-strategy", argument_checks.dead_letter_strategy, "at_least_once", "quorum"),
+    _Rule("x-max-length", argument_checks.non_negative, "max_length"),
+    _Rule("x-max-length-bytes", argument_checks.non_negative, "max_length_bytes"),
+    _Rule("x-max-in-memory-length", argument_checks.non_negative, kind="quorum"),
+    _Rule("x-max-in-memory-bytes", argument_checks.non_negative, kind="quorum"),
+    _Rule("x-max-priority", argument_checks.max_priority, "max_priority", "classic"),
+    _Rule("x-overflow", argument_checks.overflow, "overflow"),
+    _Rule("x-queue-mode", argument_checks.queue_mode, "lazy", "classic"),
+    _Rule("x-queue-version", argument_checks.queue_version, kind="classic"),
+    _Rule("x-single-active-consumer", argument_checks.boolean, "single_active_consumer"),
+    _Rule("x-consumer-timeout", argument_checks.non_negative, "consumer_timeout"),
+    _Rule("x-consumer-disconnected-timeout", argument_checks.non_negative, kind="quorum"),
+    _Rule("x-quorum-initial-group-size", argument_checks.positive, kind="quorum"),
+    _Rule("x-queue-leader-locator", argument_checks.leader_locator),
+    _Rule(
+        "x-delivery-limit", partial(argument_checks.delivery_limit, default=-1), "delivery_limit", "classic"
+    ),
+    _Rule(
+        "x-delivery-limit",
+        partial(argument_checks.delivery_limit, default=QUORUM_DELIVERY_LIMIT),
+        "delivery_limit",
+        "quorum",
+    ),
+    _Rule("x-delayed-retry-type", argument_checks.retry_type, "delayed_retry"),
+    _Rule("x-delayed-retry-min", argument_checks.positive, "delayed_retry_min"),
+    _Rule("x-delayed-retry-max", argument_checks.positive, "delayed_retry_max"),
+)
+"""Arguments of classic and quorum queues, in the order in which RabbitMQ reads them: errors name the first invalid one."""
 
 
 def queue_arguments(
@@ -214,163 +236,77 @@ def queue_arguments(
         from warren.broker.model.stream.stream_arguments import stream_arguments
 
         return stream_arguments(fields, described, is_restored=is_restored)
-    reader = ArgumentReader(fields, described)
+    name = ""
+    values: dict[str, Any] = {}
     try:
-        quorum = _is_quorum(reader.get("x-queue-type"))
-        values: dict[str, Any] = {"quorum": quorum}
-        values.update(_time_limits(reader))
-        values.update(_dead_lettering(reader, quorum, is_restored))
-        values.update(_length_limits(reader, quorum))
-        values.update(_overflow_and_mode(reader, quorum))
-        values.update(_consumers(reader, quorum))
-        values.update(_redelivery(reader, quorum, takes_any_retries))
+        for rule in _RULES:
+            if rule.kind and (rule.kind == "quorum") != values["quorum"]:
+                continue
+            name = rule.name
+            value = _read(rule, fields.get(name), described, takes_any_retries, is_restored)
+            if name == DEAD_LETTER_KEY and value is not None and values["dead_letter_exchange"] is None:
+                raise InvalidValue("routing_key_but_no_dlx_defined")
+            if rule.field:
+                values[rule.field] = value
+        if 0 <= values["delayed_retry_max"] < values["delayed_retry_min"] and not takes_any_retries:
+            raise InvalidValue("delayed_retry_max_below_min")
         values["deduplication"] = deduplication_rule(fields)
     except InvalidArgument as invalid:
-        raise reader.error(invalid, invalid.name) from None
+        raise _invalid(invalid.name, described, invalid) from None
     except InvalidValue as reason:
-        raise reader.error(reason) from None
-    _refuse_other_types(fields, quorum, described)
-    if quorum and values["overflow"] is Overflow.REJECT_PUBLISH_DLX:
+        raise _invalid(name, described, reason) from None
+    _refuse_other_types(fields, values["quorum"], described)
+    return _with_effect(values, described)
+
+
+def _read(
+    rule: _Rule, field: Field | None, described: str, takes_any_retries: bool, is_restored: bool
+) -> object:
+    """Return the value of an argument.
+
+    :raises InvalidValue: if it is invalid.
+    :raises AmqpError: 406 if it names a dead letter exchange and is no string.
+    """
+    if rule.name == DEAD_LETTER_EXCHANGE and not is_restored:
+        return argument_checks.exchange_name(field, rule.name, described)
+    if is_restored and rule.name in (DEAD_LETTER_EXCHANGE, DEAD_LETTER_KEY):
+        value = argument_checks.string(field)
+        is_ignored = rule.name == DEAD_LETTER_KEY and value is not None and len(value) > LONGEST_SHORT_STRING
+        return None if is_ignored else value
+    try:
+        return rule.check(field)
+    except InvalidValue:
+        if takes_any_retries and rule.name.startswith("x-delayed-retry-"):
+            return rule.check(None)
+        raise
+
+
+def _invalid(name: str, described: str, reason: Exception) -> AmqpError:
+    """Return the channel error 406 for an invalid argument, with RabbitMQ's text."""
+    return AmqpError(Reply.PRECONDITION_FAILED, f"invalid arg '{name}' for {described}: {reason}")
+
+
+def _with_effect(values: dict[str, Any], described: str) -> QueueArguments:
+    """Return the arguments of a queue with the effect that they have together.
+
+    :param values: values of the fields of `QueueArguments`, each valid by itself.
+    """
+    if values["quorum"] and values["overflow"] is Overflow.REJECT_PUBLISH_DLX:
         # RabbitMQ accepts this mode for a quorum queue and ignores it.
         logger.warning(
             "event=queue.overflow_ignored queue=%r overflow=%s", described, values["overflow"].value
         )
         values["overflow"] = Overflow.DROP_HEAD
     values["at_least_once"] = (
-        values["at_least_once"]
+        values.get("at_least_once", False)
         and values["dead_letter_exchange"] is not None
         and values["overflow"] is Overflow.REJECT_PUBLISH
     )
+    if values["delayed_retry_min"] < 0:
+        values["delayed_retry"] = "disabled"
+    if values["delayed_retry_max"] < 0:
+        values["delayed_retry_max"] = values["delayed_retry_min"]
     return QueueArguments(**values)
-
-
-def _time_limits(reader: ArgumentReader) -> dict[str, Any]:
-    """Read x-expires and x-message-ttl. Return them as fields of `QueueArguments`, by name."""
-    expires = argument_checks.duration_ms(reader.get("x-expires"))
-    if expires == 0:
-        raise InvalidValue("{value_zero,0}")
-    return {"expires": expires, "message_ttl": argument_checks.duration_ms(reader.get("x-message-ttl"))}
-
-
-def _dead_lettering(reader: ArgumentReader, quorum: bool, is_restored: bool) -> dict[str, Any]:
-    """Read the dead letter exchange and routing key and, for a quorum queue, x-dead-letter-strategy.
-
-    Return them as fields of `QueueArguments`, by name.
-
-    :param quorum: True for a quorum queue, False for a classic one.
-    :param is_restored: True for a queue of the data folder, which an earlier version may have accepted.
-    :raises InvalidValue: for an invalid value.
-    """
-    name = "x-dead-letter-exchange"
-    if is_restored:
-        exchange = argument_checks.string(reader.get(name))
-        routing_key = argument_checks.string(reader.get(DEAD_LETTER_KEY))
-        if routing_key is not None and len(routing_key) > LONGEST_SHORT_STRING:
-            routing_key = None
-    else:
-        exchange = argument_checks.exchange_name(reader.get(name), name, reader.described)
-        routing_key = argument_checks.short_string(reader.get(DEAD_LETTER_KEY))
-    if routing_key is not None and exchange is None:
-        raise InvalidValue("routing_key_but_no_dlx_defined")
-    at_least_once = False
-    if quorum:
-        at_least_once = argument_checks.dead_letter_strategy(reader.get("x-dead-letter-strategy"))
-    return {
-        "dead_letter_exchange": exchange,
-        "dead_letter_routing_key": routing_key,
-        "at_least_once": at_least_once,
-    }
-
-
-def _length_limits(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
-    """Read the length limits and, for a classic queue, x-max-priority.
-
-    Return them as fields of `QueueArguments`, by name.
-
-    :param quorum: True for a quorum queue, False for a classic one.
-    :raises InvalidValue: for an invalid value.
-    """
-    values: dict[str, Any] = {
-        "max_length": argument_checks.non_negative(reader.get("x-max-length")),
-        "max_length_bytes": argument_checks.non_negative(reader.get("x-max-length-bytes")),
-    }
-    if quorum:
-        for name in ("x-max-in-memory-length", "x-max-in-memory-bytes"):
-            argument_checks.non_negative(reader.get(name))
-    else:
-        values["max_priority"] = argument_checks.max_priority(reader.get("x-max-priority"))
-    return values
-
-
-def _overflow_and_mode(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
-    """Read x-overflow and, for a classic queue, x-queue-mode, and check x-queue-version, which has no effect.
-
-    Return them as fields of `QueueArguments`, by name.
-
-    :param quorum: True for a quorum queue, False for a classic one.
-    :raises InvalidValue: for an invalid value.
-    """
-    values: dict[str, Any] = {"overflow": argument_checks.overflow(reader.get("x-overflow"))}
-    if not quorum:
-        values["lazy"] = argument_checks.queue_mode(reader.get("x-queue-mode"))
-        argument_checks.queue_version(reader.get("x-queue-version"))
-    return values
-
-
-def _consumers(reader: ArgumentReader, quorum: bool) -> dict[str, Any]:
-    """Read x-single-active-consumer and x-consumer-timeout, and check arguments that have an effect only in a cluster.
-
-    Return the first two as fields of `QueueArguments`, by name.
-
-    :param quorum: True for a quorum queue, False for a classic one.
-    :raises InvalidValue: for an invalid value.
-    """
-    values: dict[str, Any] = {
-        "single_active_consumer": argument_checks.boolean(reader.get("x-single-active-consumer")),
-        "consumer_timeout": argument_checks.non_negative(reader.get("x-consumer-timeout")),
-    }
-    if quorum:
-        argument_checks.non_negative(reader.get("x-consumer-disconnected-timeout"))
-        argument_checks.positive(reader.get("x-quorum-initial-group-size"))
-    argument_checks.leader_locator(reader.get("x-queue-leader-locator"))
-    return values
-
-
-def _without_invalid_retries(fields: dict[str, Field]) -> dict[str, Field]:
-    """Return the arguments without those x-delayed-retry-* whose values are invalid."""
-    valid = dict(fields)
-    for name, check in RETRY_CHECKS.items():
-        try:
-            check(fields.get(name))
-        except InvalidValue:
-            del valid[name]
-    return valid
-
-
-def _redelivery(reader: ArgumentReader, quorum: bool, takes_any_retries: bool) -> dict[str, Any]:
-    """Read the delivery limit and the arguments of delayed retries.
-
-    Return them as fields of `QueueArguments`, by name.
-
-    :param quorum: True for a quorum queue, False for a classic one.
-    :param takes_any_retries: True to treat an invalid x-delayed-retry-* as if it were missing.
-    :raises InvalidValue: for an invalid value.
-    """
-    default = QUORUM_DELIVERY_LIMIT if quorum else -1
-    limit = argument_checks.delivery_limit(reader.get("x-delivery-limit"), default)
-    if takes_any_retries:
-        reader = ArgumentReader(_without_invalid_retries(reader.fields), reader.described)
-    delayed_retry = argument_checks.retry_type(reader.get("x-delayed-retry-type"))
-    retry_min = argument_checks.positive(reader.get("x-delayed-retry-min"))
-    retry_max = argument_checks.positive(reader.get("x-delayed-retry-max"))
-    if 0 <= retry_max < retry_min and not takes_any_retries:
-        raise InvalidValue("delayed_retry_max_below_min")
-    return {
-        "delivery_limit": limit,
-        "delayed_retry": delayed_retry if retry_min >= 0 else "disabled",
-        "delayed_retry_min": retry_min,
-        "delayed_retry_max": retry_max if retry_max >= 0 else retry_min,
-    }
 
 
 def refuse_transient(
@@ -483,8 +419,3 @@ def consumer_priority(raw: bytes, quorum: bool, described: str) -> int:
         if name in ("x-stream-offset", "x-warren-filter"):
             raise _of_another_type(name, described, quorum)
     return priority
-
-
-def _is_quorum(field: Field | None) -> bool:
-    names = ("classic", "quorum")
-    return argument_checks.one_of(field, names, "\"unsupported queue type '{}'\"") == "quorum"
