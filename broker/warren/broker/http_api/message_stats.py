@@ -29,20 +29,12 @@ from warren.broker.model.exchange.exchange import Exchange
 from warren.broker.model.queue.queue import Queue
 
 
-def lengths_of(queue: Queue) -> list[int]:
-    """Return the numbers of all, ready and unacknowledged messages of a queue.
-
-    Dead letters and retries that wait are neither ready nor unacknowledged.
-    """
-    ready, unacked = queue_counts.count_ready(queue).count, int(queue.unacked)
-    return [ready + queue.held_back_count() + unacked, ready, unacked]
-
-
 def queue_statistics(call: Call, queue: Queue) -> dict[str, Json]:
     """Return lengths and `message_stats` of a queue, each value with its rate."""
     statistics = call.statistics
     series = statistics.collector.queues.get(queue)
-    found = statistics.values(series, LENGTHS, lengths_of(queue), 0, SampleRange.parse(call.query, "lengths"))
+    lengths = queue_counts.count_lengths(queue)
+    found = statistics.values(series, LENGTHS, lengths, 0, SampleRange.parse(call.query, "lengths"))
     counts = statistics.collector.queue_counts(queue)
     values = [int(counts.published), *delivery_values(counts)]
     stats = _message_stats(call, series, QUEUE_COUNTERS, values, len(LENGTHS))

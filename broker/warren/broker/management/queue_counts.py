@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from warren.broker.management.request import Json
 from warren.broker.model.queue.backing_queue import MESSAGE_BYTES
@@ -94,6 +94,20 @@ def count_ready(queue: Queue) -> MessageCount:
     if isinstance(queue, Stream):
         return MessageCount(int(queue.message_count()), int(queue.stored_bytes()))
     return MessageCount(int(queue.ready.count), int(queue.ready.bytes))
+
+
+class Lengths(NamedTuple):
+    """Numbers of the messages of a queue. Dead letters and retries that wait are neither ready nor unacknowledged."""
+
+    messages: int
+    ready: int
+    unacknowledged: int
+
+
+def count_lengths(queue: Queue) -> Lengths:
+    """Count the messages of a queue."""
+    ready, unacked = count_ready(queue).count, int(queue.unacked)
+    return Lengths(ready + queue.held_back_count() + unacked, ready, unacked)
 
 
 def count_held_back(queue: Queue) -> MessageCount:

@@ -13,7 +13,7 @@ from warren.broker.http_api.listing_query import ListingQuery
 from warren.broker.http_api.listing_response import list_objects
 from warren.broker.http_api.resources.exchanges import DEFAULT, exchange_name
 from warren.broker.http_api.table_json import encode_arguments, table_json
-from warren.broker.management.items.topology_items import ListedBinding, bindings
+from warren.broker.management.items.topology_items import BINDING_ITEMS, ListedBinding, bindings
 from warren.broker.management.json_values import name_text
 from warren.broker.management.request import Json
 from warren.broker.management.time_slices import run_in_slices, sort_in_steps
@@ -42,11 +42,11 @@ def _quoted(key: bytes) -> str:
 
 def _row(vhost: str, bound: ListedBinding) -> Json:
     return {
-        "source": name_text(bound.source),
+        "source": BINDING_ITEMS["source_name"](bound),
         "vhost": vhost,
-        "destination": name_text(bound.destination.name),
-        "destination_type": "queue" if isinstance(bound.destination, Queue) else "exchange",
-        "routing_key": name_text(bound.routing_key),
+        "destination": BINDING_ITEMS["destination_name"](bound),
+        "destination_type": BINDING_ITEMS["destination_kind"](bound),
+        "routing_key": BINDING_ITEMS["routing_key"](bound),
         "arguments": table_json(bound.arguments),
         "properties_key": properties_key(bound.routing_key, bound.arguments),
     }

@@ -59,6 +59,7 @@ CHANNEL_LISTED: Final = (
     "acks_uncommitted",
     "confirm",
     "consumer_count",
+    "global_prefetch_count",
     "messages_unacknowledged",
     "messages_uncommitted",
     "messages_unconfirmed",
@@ -69,6 +70,7 @@ CHANNEL_LISTED: Final = (
     "user",
     "vhost",
 )
+CONSUMER_LISTED: Final = ("ack_required", "active", "activity_status", "consumer_tag", "prefetch_count")
 DEFAULT_REASON: Final = "Closed via management plugin"
 
 
@@ -105,7 +107,6 @@ def channel_json(call: Call, channel: Channel) -> dict[str, Json]:
     """Return a channel as lists show it."""
     found: dict[str, Json] = {name: CHANNEL_ITEMS[name](channel) for name in CHANNEL_LISTED}
     found["connection_details"] = connection_details(channel.connection)
-    found["global_prefetch_count"] = int(channel.prefetch)
     found["node"] = NODE
     found["state"] = "running"
     found["user_who_performed_action"] = found["user"]
@@ -117,24 +118,23 @@ def consumer_json(consumer: Subscription) -> dict[str, Json]:
     channel = consumer.channel
     connection = channel.connection
     return {
+        **{name: CONSUMER_ITEMS[name](consumer) for name in CONSUMER_LISTED},
         "arguments": table_json(consumer.raw_arguments),
-        "ack_required": not consumer.no_ack,
-        "active": CONSUMER_ITEMS["active"](consumer),
-        "activity_status": CONSUMER_ITEMS["activity_status"](consumer),
         "channel_details": {
             "connection_name": connection.shown_name(),
             "name": CHANNEL_ITEMS["name"](channel),
             "node": NODE,
-            "number": int(channel.number),
+            "number": CHANNEL_ITEMS["number"](channel),
             "peer_host": CONNECTION_ITEMS["peer_host"](connection),
             "peer_port": CONNECTION_ITEMS["peer_port"](connection),
-            "user": name_text(connection.user),
+            "user": CHANNEL_ITEMS["user"](channel),
         },
-        "consumer_tag": name_text(consumer.tag),
         "consumer_timeout": int(consumer.timeout),
         "exclusive": consumer.exclusive,
-        "prefetch_count": int(consumer.prefetch),
-        "queue": {"name": name_text(consumer.queue.name), "vhost": name_text(consumer.queue.vhost.name)},
+        "queue": {
+            "name": CONSUMER_ITEMS["queue_name"](consumer),
+            "vhost": name_text(consumer.queue.vhost.name),
+        },
     }
 
 

@@ -9,13 +9,13 @@ from typing import Final
 
 from warren.broker.http_api.api_error import bad_request, object_not_found
 from warren.broker.http_api.call import Call, Response
-from warren.broker.http_api.message_stats import lengths_of
 from warren.broker.http_api.messages.dead_letter import DeadLetter
 from warren.broker.http_api.messages.message_filter import decode_properties
 from warren.broker.http_api.messages.message_ids import MessageId
 from warren.broker.http_api.messages.queue_browser import BEFORE_ALL, STEP, position_of, ready_after
 from warren.broker.http_api.resources.messages import readable
 from warren.broker.management.json_values import name_text
+from warren.broker.management.queue_counts import count_lengths
 from warren.broker.management.request import Json
 from warren.broker.management.time_slices import run_in_slices
 from warren.broker.model.exchange.exchange import Exchange
@@ -158,7 +158,7 @@ async def _list(hosts: list[Declarations]) -> Response:
                         listed.append(name_text(queue.name))
             for queue, names in sorted(sources.items(), key=lambda each: each[0].name):
                 if not queue.deleted and queue.owner is None:
-                    total, ready, unacknowledged = lengths_of(queue)
+                    total, ready, unacknowledged = count_lengths(queue)
                     found.append(
                         {
                             "name": name_text(queue.name),

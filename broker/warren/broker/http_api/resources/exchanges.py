@@ -12,6 +12,7 @@ from warren.broker.http_api.listing_response import list_objects
 from warren.broker.http_api.message_json import content_in_steps, payload_in_steps
 from warren.broker.http_api.message_stats import exchange_statistics
 from warren.broker.http_api.table_json import encode_arguments, table_json
+from warren.broker.management.items.topology_items import EXCHANGE_ITEMS
 from warren.broker.management.json_values import name_text
 from warren.broker.management.request import Json
 from warren.broker.management.time_slices import run_in_slices
@@ -21,6 +22,8 @@ from warren.broker.model.vhost.declarations import Declarations
 from warren.broker.operations import exchanges as exchange_operations
 from warren.broker.operations import publishing
 
+LISTED = ("auto_delete", "durable", "internal", "name", "type")
+"""Items of `warren ctl list_exchanges` that the API shows under the same names."""
 DEFAULT = "amq.default"
 """Name of the default exchange in paths; an empty one is understood, too."""
 
@@ -43,18 +46,11 @@ def find(call: Call, topology: Declarations) -> Exchange:
 
 def row(call: Call, topology: Declarations, exchange: Exchange) -> dict[str, Json]:
     """Return an exchange as lists show it."""
-    policy, _ = topology.vhost.policies.exchange_policies(exchange)
-    found: dict[str, Json] = {
-        "arguments": table_json(exchange.arguments),
-        "auto_delete": exchange.auto_delete,
-        "durable": exchange.durable,
-        "internal": exchange.internal,
-        "name": name_text(exchange.name),
-        "type": name_text(exchange.kind),
-        "vhost": name_text(topology.vhost.name),
-    }
-    if policy is not None:
-        found["policy"] = policy.name
+    vhost = topology.vhost
+    found: dict[str, Json] = {name: EXCHANGE_ITEMS[name](exchange, vhost) for name in LISTED}
+    found |= {"arguments": table_json(exchange.arguments), "vhost": name_text(vhost.name)}
+    if policy := EXCHANGE_ITEMS["policy"](exchange, vhost):
+        found["policy"] = policy
     return found | exchange_statistics(call, exchange)
 
 

@@ -11,18 +11,17 @@ from warren.broker.http_api.api_error import bad_request, not_found, object_not_
 from warren.broker.http_api.call import CREATED, NO_CONTENT, Call, Response
 from warren.broker.http_api.listing_response import list_objects
 from warren.broker.http_api.message_json import message_json
-from warren.broker.http_api.message_stats import idle_since, lengths_of, queue_rate, queue_statistics
+from warren.broker.http_api.message_stats import idle_since, queue_rate, queue_statistics
 from warren.broker.http_api.resources import clients
 from warren.broker.http_api.table_json import encode_arguments, table_json
 from warren.broker.management.items.queue_items import NODE, QUEUE_ITEMS, QueueListing
 from warren.broker.management.json_encoding import ListText
 from warren.broker.management.json_values import name_text
-from warren.broker.management.queue_counts import UnackedCounts, count_unacked_in_steps
+from warren.broker.management.queue_counts import UnackedCounts, count_lengths, count_unacked_in_steps
 from warren.broker.management.request import Json
 from warren.broker.management.statistics.collector import LENGTHS, QUEUE_COUNTERS
 from warren.broker.management.time_slices import run_in_slices, sort_in_steps
 from warren.broker.model.message import Message
-from warren.broker.model.policy.policies import merge_definitions
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.server_names import LONGEST_NAME
 from warren.broker.model.stream.stream import Stream
@@ -47,49 +46,40 @@ LISTED: Final = (
     "messages_unacknowledged_ram",
 )
 """Items of `warren ctl list_queues` that the API shows, too, under the same names."""
-STREAM_LISTED: Final = ("consumers", "memory")
+BASIC: Final = ("auto_delete", "durable", "effective_policy_definition", "exclusive", "name", "state", "type")
+POLICIES: Final = ("operator_policy", "policy")
+REPLICAS: Final = ("leader", "members", "online")
+STREAM_LISTED: Final = ("consumers", "memory", "segments")
 QUORUM_LISTED: Final = ("messages_dlx", "message_bytes_dlx", "messages_delayed")
 MOST_MESSAGES: Final = 50_000
 """Most messages that one request gets."""
 
 
-def basic_json(queue: Queue) -> dict[str, Json]:
+def basic_json(queue: Queue, listing: QueueListing) -> dict[str, Json]:
     """Return what the declaration and the policies say about a queue."""
-    policy, operator = queue.vhost.policies.queue_policies(queue)
-    kind = queue.declared_arguments.type_name
-    arguments = table_json(queue.raw_arguments)
-    arguments.setdefault("x-queue-type", kind)
-    found: dict[str, Json] = {
-        "arguments": arguments,
-        "auto_delete": queue.auto_delete,
-        "durable": queue.durable,
-        "effective_policy_definition": merge_definitions(policy, operator),
-        "exclusive": queue.owner is not None,
+    found: dict[str, Json] = {name: QUEUE_ITEMS[name](queue, listing) for name in BASIC}
+    found |= {name: QUEUE_ITEMS[name](queue, listing) or None for name in POLICIES}
+    found |= {
+        "arguments": {"x-queue-type": found["type"], **table_json(queue.raw_arguments)},
         "internal": False,
         "internal_owner": False,
-        "name": name_text(queue.name),
         "node": NODE,
-        "operator_policy": operator.name if operator is not None else None,
-        "policy": policy.name if policy is not None else None,
-        "state": "running",
-        "type": kind,
         "vhost": name_text(queue.vhost.name),
     }
     if queue.delivery_limit >= 0:
         found["delivery_limit"] = int(queue.delivery_limit)
-    if kind != "classic":
-        found |= {"leader": NODE, "members": [NODE], "online": [NODE]}
+    if found["type"] != "classic":
+        found |= {name: QUEUE_ITEMS[name](queue, listing) for name in REPLICAS}
     return found
 
 
 def row(call: Call, queue: Queue, listing: QueueListing) -> dict[str, Json]:
     """Return a queue as lists show it."""
-    found = basic_json(queue)
+    found = basic_json(queue, listing)
     if isinstance(queue.owner, Connection):
         found["owner_pid_details"] = clients.connection_details(queue.owner)
     if isinstance(queue, Stream):
         found["readers"] = {NODE: len(queue.readers)}
-        found["segments"] = len(queue.messages.segments)
     elif queue.declared_arguments.quorum:
         for name in QUORUM_LISTED:
             found[name] = QUEUE_ITEMS[name](queue, listing)
@@ -119,13 +109,14 @@ async def _list(call: Call, hosts: list[Declarations]) -> Response:
     queues = await run_in_slices(_by_name(hosts))
     if call.flag("disable_stats"):
         with_totals = call.flag("enable_queue_totals")
+        listing = QueueListing({}, call.management.utilisation)
 
         def brief(queue: Queue) -> Json | None:
             if queue.deleted:
                 return None
-            found = basic_json(queue)
+            found = basic_json(queue, listing)
             if with_totals:
-                found |= dict(zip(TOTALS, lengths_of(queue), strict=True))
+                found |= {name: QUEUE_ITEMS[name](queue, listing) for name in LENGTHS}
             return found
 
         return await list_objects(call, queues, queue_name, brief)
@@ -150,15 +141,12 @@ def _ordering_values(call: Call) -> dict[str, Callable[[Queue], Json]]:
 
 
 def _length(index: int, queue: Queue) -> int:
-    return lengths_of(queue)[index]
+    return count_lengths(queue)[index]
 
 
 def _without_nulls(found: dict[str, Json]) -> dict[str, Json]:
     """Leave out what has no value, as RabbitMQ's lists do."""
     return {name: value for name, value in found.items() if value is not None}
-
-
-TOTALS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 
 
 def queue_name(queue: Queue) -> str:
@@ -192,7 +180,7 @@ async def show(call: Call) -> Response:
     """Return one queue, with its consumers."""
     queue = find(call, call.visible())
     if call.flag("disable_stats"):
-        return Response(body=call.select(basic_json(queue)))
+        return Response(body=call.select(basic_json(queue, QueueListing({}, call.management.utilisation))))
     found = row(call, queue, await _listing(call))
     found["consumer_details"] = [clients.consumer_json(consumer) for consumer in clients.subscriptions(queue)]
     found["incoming"], found["deliveries"] = [], []

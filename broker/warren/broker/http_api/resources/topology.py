@@ -6,8 +6,9 @@ from collections.abc import Generator, Iterator
 from typing import Final
 
 from warren.broker.http_api.call import Call, Response
-from warren.broker.http_api.message_stats import exchange_statistics, lengths_of, queue_statistics
+from warren.broker.http_api.message_stats import exchange_statistics, queue_statistics
 from warren.broker.management.json_values import name_text
+from warren.broker.management.queue_counts import count_lengths
 from warren.broker.management.request import Json
 from warren.broker.management.time_slices import run_in_slices
 from warren.broker.model.argument_checks import Overflow
@@ -121,7 +122,7 @@ def _queue_node(call: Call, queue: Queue) -> Json:
         "name": name_text(queue.name),
         "type": queue.declared_arguments.type_name,
         "durable": queue.durable,
-        "messages": lengths_of(queue)[0],
+        "messages": count_lengths(queue).messages,
         "consumers": len(queue.consumers),
         "in_rate": _rate(stats, "publish"),
         "out_rate": _rate(stats, "deliver_get"),

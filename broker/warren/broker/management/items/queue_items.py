@@ -143,11 +143,9 @@ QUEUE_ITEMS: Final[Mapping[str, Item]] = {
     "single_active_consumer_tag": lambda queue, _: (
         name_text(sole.tag) if (sole := _single_active(queue)) is not None else ""
     ),
-    "messages_ready": lambda queue, _: queue_counts.count_ready(queue).count,
-    "messages_unacknowledged": lambda queue, _: int(queue.unacked),
-    "messages": lambda queue, _: (
-        queue_counts.count_ready(queue).count + queue.held_back_count() + int(queue.unacked)
-    ),
+    "messages_ready": lambda queue, _: queue_counts.count_lengths(queue).ready,
+    "messages_unacknowledged": lambda queue, _: queue_counts.count_lengths(queue).unacknowledged,
+    "messages": lambda queue, _: queue_counts.count_lengths(queue).messages,
     "messages_dlx": lambda queue, _: len(queue.pending_dead_letters),
     "message_bytes_dlx": lambda queue, _: int(queue.pending_dead_letter_bytes),
     "messages_delayed": lambda queue, _: queue.held_back_count() - len(queue.pending_dead_letters),

@@ -271,14 +271,11 @@ class Collector:
 
     def _sample_queue(self, queue: Queue, tick: int) -> _Rest:
         """Take a sample of a queue. If it is left out, the queue rests: it gets none before its state changes."""
-        ready, unacked = queue_counts.count_ready(queue).count, int(queue.unacked)
+        lengths = queue_counts.count_lengths(queue)
         counts = self.queue_counts(queue)
-        every = ready + queue.held_back_count() + unacked
-        values = [every, ready, unacked, int(counts.published), *delivery_values(counts)]
+        values = [*lengths, int(counts.published), *delivery_values(counts)]
         state = _resting_state(queue)
-        found = _Rest(
-            state, (every, ready, unacked), queue_counts.disk_reads(queue), queue_counts.disk_writes(queue)
-        )
+        found = _Rest(state, lengths, queue_counts.disk_reads(queue), queue_counts.disk_writes(queue))
         if _record(self.queues, queue, tick, values, len(LENGTHS), COMPACT) or not state:
             self._resting.pop(queue, None)
         else:

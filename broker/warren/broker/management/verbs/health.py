@@ -172,7 +172,7 @@ def waiting_totals_in_steps(queues: list[Queue]) -> Generator[None, None, tuple[
     """
     messages = memory = 0
     for queue in queues:
-        messages += queue_counts.count_ready(queue).count + queue.held_back_count() + int(queue.unacked)
+        messages += queue_counts.count_lengths(queue).messages
         memory += int(queue.ready.memory_bytes())
         yield
     return messages, memory
