@@ -55,6 +55,7 @@ COMPILED = [
     "broker/warren/broker/channel/subscription.py",
     "broker/warren/broker/channel/transaction.py",
     "broker/warren/broker/connection/connection.py",
+    "broker/warren/broker/connection/large_output.py",
     "broker/warren/broker/connection/flow_control.py",
     "broker/warren/broker/connection/broker_node.py",
     "broker/warren/broker/connection/turn_clock.py",

@@ -142,7 +142,7 @@ def test_a_client_that_waits_for_a_full_disk_and_ends_is_released(tmp_path: Path
         peer.send(commands.Basic.Ack(1))
         peer.send(commands.Tx.Commit())
         wait_until(lambda: broker.alarm == b"low on disk", "the alarm is set")
-        wait_until(lambda: list(connections)[-1].reads_paused != 0, "the commit waits for the disk")
+        wait_until(lambda: broker.connections()[-1].reads_paused != 0, "the commit waits for the disk")
         peer.abort()
         wait_until(lambda: len(connections) == 1, "the connection stays")
         disk.full = False

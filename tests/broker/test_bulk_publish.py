@@ -51,10 +51,8 @@ def counts(channel: Channel) -> set[int | None]:
 def publish(channel: Channel, bulk: Bulk, body: bytes = b"all") -> None:
     """Publish to all queues while bulk work is paused, so that the message is staged in the first queue only."""
     channel.publish("", body, exchange="x", delivery_mode=2)
-    connections = bulk.node.connections
-    wait_until(
-        lambda: any(each.reads_paused & BULK_WORK for each in list(connections)), "the publish has begun"
-    )
+    connections = bulk.broker.connections()
+    wait_until(lambda: any(each.reads_paused & BULK_WORK for each in connections), "the publish has begun")
 
 
 # -- one message for very many queues
@@ -470,8 +468,8 @@ def numbers() -> list[bytes]:
 
 def begun(bulk: Bulk) -> None:
     """Wait until a commit waits for the rest of its slices."""
-    connections = bulk.node.connections
-    wait_until(lambda: any(each.reads_paused & BULK_WORK for each in list(connections)), "it has begun")
+    connections = bulk.broker.connections()
+    wait_until(lambda: any(each.reads_paused & BULK_WORK for each in connections), "it has begun")
 
 
 def test_a_transaction_is_committed_in_slices(timed: Channel, bulk: Bulk) -> None:

@@ -31,10 +31,8 @@ def log_in_wrongly(
     peer = RawClient(broker.url)
     peer.greet()
     peer.send(peer.start_ok(response=f"\0{user}\0wrong", properties=properties), 0)
-    assert broker.broker is not None
-    connections = broker.broker._running.connections
     wait_until(
-        lambda: broker.call(lambda: sum(1 for each in connections if each.reads_paused)) == logins,
+        lambda: sum(each.reads_paused != 0 for each in broker.connections()) == logins,
         "the broker has read the login",
     )
     return peer

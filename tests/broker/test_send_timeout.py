@@ -25,8 +25,7 @@ HEARTBEAT_FRAME = bytes((HEARTBEAT, 0, 0, 0, 0, 0, 0, 0xCE))
 
 def connection_of(broker: InProcessBroker) -> BrokerConnection:
     """Return the broker's side of the connection that was opened last."""
-    assert broker.broker is not None
-    return list(broker.broker._running.connections)[-1]
+    return broker.connections()[-1]
 
 
 def is_open(broker: InProcessBroker, connection: BrokerConnection) -> bool:

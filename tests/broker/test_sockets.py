@@ -101,13 +101,10 @@ def test_an_error_in_a_write_ends_only_its_connection(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     queue = channel.declare(name)
-    assert inprocess.broker is not None
-    node = inprocess.broker._node
-    assert node is not None
-    known = set(node.connections)
+    known = set(inprocess.connections())
     harmed = connect()
     consumer = harmed.channel()
-    (broken,) = set(node.connections) - known
+    (broken,) = set(inprocess.connections()) - known
 
     def fail(data: bytes) -> None:
         raise RuntimeError("for a reason that nobody has foreseen")

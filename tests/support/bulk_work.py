@@ -56,7 +56,7 @@ class Bulk:
 
     def connection(self) -> ServerConnection:
         """Return the broker's end of the last connection that was opened."""
-        return self.broker.call(lambda: list(self.node.connections)[-1])
+        return self.broker.connections()[-1]
 
 
 def bulk_of(broker: InProcessBroker) -> Bulk:

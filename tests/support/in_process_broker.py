@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from warren.broker import Broker, BrokerConfig, VirtualClock
+from warren.broker.connection.connection import Connection
 from warren.broker.connection.event_loop import new_event_loop
 from warren.broker.model.vhost.vhost import VirtualHost
 from warren.broker.store.file_system.files_protocol import Files
@@ -63,6 +64,13 @@ class InProcessBroker:
         """Return a virtual host. Only functions passed to `call` may change it."""
         assert self.broker is not None
         return self.broker.virtual_hosts.declarations[name].vhost
+
+    def connections(self) -> list[Connection]:
+        """Return the broker's ends of its clients' connections, in the order in which they were accepted."""
+        assert self.broker is not None
+        node = self.broker._node
+        assert node is not None
+        return self.call(lambda: [each for each in node.connections if isinstance(each, Connection)])
 
     def start(self) -> None:
         config = replace(self.config, data_dir=self.data_dir)

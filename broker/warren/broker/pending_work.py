@@ -11,14 +11,12 @@ import stat
 import time
 from typing import TYPE_CHECKING, Final
 
-from warren.broker.connection.connection_phases import CLOSED
-from warren.broker.connection.flow_control import TURN_OVER
 from warren.core.operating_system.descriptors import open_descriptors
 from warren.core.operating_system.sockets import COUNTS_UNREAD, unread_bytes
 
 if TYPE_CHECKING:
     from warren.broker.connection.broker_node import BrokerNode
-    from warren.broker.connection.connection import Connection
+    from warren.broker.connection.client_session import ClientSession
     from warren.broker.connection.listener import Listener
 
 UNSEEN_BYTES_SECONDS: Final = 0.02
@@ -46,7 +44,7 @@ class PendingWork:
         self._node = node
         self._listener = listener
         self._inputs = 0
-        self._clients: dict[Connection, ClientSocket | None] = {}
+        self._clients: dict[ClientSession, ClientSocket | None] = {}
 
     def __call__(self) -> str:
         """Return a description of the first pending work found; empty if there is none."""
@@ -65,34 +63,25 @@ class PendingWork:
             self._inputs = self._listener.inputs
             if not COUNTS_UNREAD:
                 return "input from a client"
-        for connection in list(self._clients):
-            if connection not in node.connections:
-                del self._clients[connection]
-        for connection in list(node.connections):
-            pending = self._connection_work(connection)
-            if pending:
-                return f"{pending} {connection.peer}"
+        for session in list(self._clients):
+            if session not in node.connections:
+                del self._clients[session]
+        for session in list(node.connections):
+            if pending := self._session_work(session):
+                return f"{pending} {session.peer}"
         return ""
 
-    def _connection_work(self, connection: Connection) -> str:
-        if connection.phase == CLOSED:
-            return ""
-        sock = connection.transport.get_extra_info("socket")
+    def _session_work(self, session: ClientSession) -> str:
+        sock = session.transport.get_extra_info("socket")
         if sock is None or sock.fileno() < 0:
             return ""
-        if connection.out or connection.flush_scheduled or connection.large_output_scheduled:
-            return "output for"
-        if connection.reads_paused & TURN_OVER:
-            return "input from"
-        if not connection.reads_paused and unread_bytes(sock.fileno()):
-            return "input from"
-        if connection not in self._clients:
-            self._clients[connection] = ClientSocket.find(sock.getsockname(), sock.getpeername())
-        client = self._clients[connection]
-        if client is not None:
-            waiting = int(connection.unread_bytes())
-            if client.is_reading(waiting):
-                return "unread output for"
+        if pending := session.pending_work():
+            return pending
+        if session not in self._clients:
+            self._clients[session] = ClientSocket.find(sock.getsockname(), sock.getpeername())
+        client = self._clients[session]
+        if client is not None and client.is_reading(session.unsent_bytes()):
+            return "unread output for"
         return ""
 
 

@@ -636,6 +636,14 @@ class Channel:
             self.connection.node.message_sizes.add(self.body_size, self.same_sizes)
             self.same_sizes = 0
 
+    def held_messages(self) -> list[Message]:
+        """Return the messages that are unacknowledged, or settled in a transaction that is not committed yet."""
+        held = list(self.unacked.values())
+        if self.tx is not None:
+            for messages in self.tx.settled:
+                held += messages
+        return held
+
     def message_counts(self) -> MessageCounts:
         """Return the numbers of messages that went through the channel."""
         self.count_sizes()

@@ -17,7 +17,7 @@ from warren.broker.access.sasl_authentication import LoginSettings
 from warren.broker.connection.churn import Churn
 from warren.broker.connection.connection_limits import ConnectionLimits
 from warren.broker.connection.connection_settings import ConnectionSettings
-from warren.broker.connection.flow_control import LOG_SOURCE, STOPPING, FlowControl
+from warren.broker.connection.flow_control import LOG_SOURCE, FlowControl
 from warren.broker.connection.hangup_watch import HangupWatch
 from warren.broker.connection.login_delays import LoginDelays
 from warren.broker.model.message_counts import SizeCounts
@@ -26,6 +26,7 @@ from warren.wire.reply_codes import AmqpError, Reply
 
 if TYPE_CHECKING:
     from warren.broker.channel.publisher_confirms import PublisherConfirms
+    from warren.broker.connection.client_session import ClientSession
     from warren.broker.connection.connection import Connection
     from warren.broker.model.vhost.declarations import Declarations
     from warren.broker.store.definitions.definitions_database import Definitions
@@ -72,7 +73,7 @@ class BrokerNode:
         self.log = log
         self.definitions = definitions
         self.server_properties = server_properties
-        self.connections: dict[Connection, bool] = {}
+        self.connections: dict[ClientSession, bool] = {}
         self.lingering: dict[Connection, bool] = {}
         """Connections that their clients have closed, and whose sockets are still open: a dict as an ordered set."""
         self.limits = ConnectionLimits(self.connections, self.vhosts, access, settings)
@@ -246,8 +247,8 @@ class BrokerNode:
 
         The wait is limited to CONFIRM_DRAIN_SECONDS, and omitted while the disk is full or has failed.
         """
-        for connection in list(self.connections):
-            connection.pause_reads(STOPPING)
+        for session in list(self.connections):
+            session.stop_reading()
         if self.confirm_waiters and LOG_SOURCE not in self.flow.alarms:
             self.confirms_drained = self.loop.create_future()
             try:
@@ -255,17 +256,17 @@ class BrokerNode:
                     await self.confirms_drained
             except TimeoutError:
                 logger.warning("event=broker.stopped_without_confirms channels=%d", len(self.confirm_waiters))
-        for connection in list(self.connections):
-            connection.flush()
+        for session in list(self.connections):
+            session.flush()
 
     async def end_connections(self) -> None:
         """Send outstanding publisher confirms, and close all connections as a broker does that stops."""
         await self.drain_confirms()
-        for connection in list(self.connections):
-            connection.cancel_consumers()
+        for session in list(self.connections):
+            session.cancel_consumers()
         reason = AmqpError(Reply.CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'")
-        for connection in list(self.connections):
-            connection.lifecycle.shut_down(reason)
+        for session in list(self.connections):
+            session.shut_down(reason)
         for connection in list(self.lingering):
             connection.lifecycle.drop()
 
@@ -297,6 +298,6 @@ class BrokerNode:
     def close_connections(self, explanation: str, user: str = "", vhost: str = "") -> None:
         """Close all connections of `user`, or to `vhost`, with 320 CONNECTION_FORCED and the text `explanation`."""
         reason = AmqpError(Reply.CONNECTION_FORCED, explanation)
-        for connection in list(self.connections):
-            if (user and connection.user == user.encode()) or (vhost and connection.vhost == vhost.encode()):
-                connection.lifecycle.shut_down(reason)
+        for session in list(self.connections):
+            if (user and session.user == user.encode()) or (vhost and session.vhost == vhost.encode()):
+                session.shut_down(reason)

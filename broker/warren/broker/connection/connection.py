@@ -8,8 +8,7 @@ import logging
 import os
 import struct
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Optional
 
 from mypy_extensions import i64
@@ -31,9 +30,11 @@ from warren.broker.connection.flow_control import (
     DISK,
     FRAMES_HELD,
     PUBLISHER_PAUSED,
+    STOPPING,
     TURN_OVER,
     UNREAD_LIMIT,
 )
+from warren.broker.connection.large_output import LargeOutput
 from warren.broker.connection.lifecycle import ConnectionLifecycle
 from warren.wire.amqp_url import connection_name
 from warren.wire.content import HEADER_FIXED, PER_MESSAGE, MalformedProperties, RoutingProperties, u16, u32
@@ -43,6 +44,8 @@ from warren.wire.reply_codes import AmqpError, Reply, describe_frame
 if TYPE_CHECKING:
     from warren.broker.connection.admission import AdmittedSocket
     from warren.broker.connection.broker_node import BrokerNode
+    from warren.broker.connection.client_session import SessionDescription
+    from warren.broker.model.message import Message
 
 logger = logging.getLogger(__name__)
 
@@ -70,8 +73,6 @@ LARGE_PIECE: Final = 4096
 
 Copying large pieces would cost more than passing each to os.writev.
 """
-JOINED_BYTES: Final = 65536
-"""Bytes below which pieces of large output are joined before the transport gets them."""
 MOST_PIECES: Final = 512
 """Most pieces that are passed to one os.writev: half of the system's limit (IOV_MAX)."""
 
@@ -117,12 +118,6 @@ class Connection:
     """True if bytes were received since the last check for missing heartbeats."""
     out_bytes: i64 = 0
     """Bytes of output that have yet to be written (sum of the sizes of `out`)."""
-    large_bytes: i64 = 0
-    """Bytes of large output that the transport has yet to get (sum of the sizes of `large_output`)."""
-    large_output_scheduled: bool = False
-    """True if the next iteration of the event loop passes large output to the transport."""
-    closes_after_output: bool = False
-    """True if the socket is closed once the transport has got all large output."""
     frame_max: i64 = INITIAL_FRAME_MAX
     catch_up: i64 = 0
     """Value of `FlowControl.catch_ups` since which `admitted_bytes` counts."""
@@ -164,8 +159,8 @@ class Connection:
         """Received bytes that are not processed yet: an incomplete frame, or frames whose processing is paused."""
         self.out: list[bytes | memoryview] = []
         """Pieces of output that have yet to be written."""
-        self.large_output: deque[bytes | memoryview] = deque()
-        """Pieces of large output that the transport gets when it has written what it holds: it copies them."""
+        self.large: Optional[LargeOutput] = None  # noqa: UP045
+        """Large output that the transport has not got yet; None without any."""
         self.channels: dict[int, Channel] = {}
         self.scheduled_confirms: list[PublisherConfirms] = []
         """Publisher confirms of the channels for which the next flush sends basic.ack and basic.nack."""
@@ -587,6 +582,13 @@ class Connection:
             if self.supports_blocked:
                 self.send(frame(0, "connection.blocked", self.node.flow.alarm))
 
+    def on_alarm(self) -> None:
+        """Decode the next publish again, which blocks the connection, and watch for the end of a client that waits."""
+        self.has_published = False
+        self.forget_target()
+        if self.reads_paused & AWAITING_REPLY:
+            self.node.hangups.watch(self)
+
     def resume_publisher(self) -> None:
         """Resume reading after an alarm, with connection.unblocked, or after the log or paging has caught up."""
         self.node.hangups.unwatch(self)
@@ -594,14 +596,16 @@ class Connection:
             self.send(frame(0, "connection.unblocked"))
         self.resume_reads(ALARM | DISK)
 
-    def held_input_bytes(self) -> i64:
-        """Return the bytes of memory that hold input which is processed only when the connection is read again."""
+    def blocked_input_bytes(self) -> int:
+        """Return the bytes of memory that hold input which waits for the end of an alarm; 0 if there is none."""
+        if not self.reads_paused & ALARM:
+            return 0
         held: i64 = len(self.buffer)
         for channel in self.channels.values():
             held += channel.assembler.held_bytes()
         # What asyncio has read ahead of a TLS connection; it has no public name.
         tls = getattr(getattr(self.transport, "_ssl_protocol", None), "_incoming", None)
-        return held + (i64(tls.pending) if tls is not None else 0)
+        return int(held + (i64(tls.pending) if tls is not None else 0))
 
     def await_reply(self) -> None:
         """Pause the processing of the client's frames until `resume_with` has sent the reply to the last one."""
@@ -774,7 +778,7 @@ class Connection:
 
         :param size: bytes of all pieces.
         """
-        if size >= LARGE_CONTENT or self.large_output:
+        if size >= LARGE_CONTENT or self.large is not None:
             self.write_large(pieces)
             return
         if self.descriptor < 0 or (self.transport_buffers and self.transport.get_write_buffer_size()):
@@ -795,8 +799,8 @@ class Connection:
 
     def write_large(self, pieces: list[bytes | memoryview]) -> None:
         """Write as much of large output as the socket takes, and pass the rest to the transport bit by bit."""
-        if self.large_output:
-            self.add_large_output(pieces)
+        if self.large is not None:
+            self.large.add(pieces)
             return
         at: i64 = 0
         if self.descriptor >= 0 and not (self.transport_buffers and self.transport.get_write_buffer_size()):
@@ -812,71 +816,18 @@ class Connection:
                 self.transport.write(memoryview(pieces[at])[written:])
                 at += 1
         self.transport_buffers = True
-        self.add_large_output(pieces[at:])
-        self.continue_large_output()
+        self.large = LargeOutput(self, pieces[at:])
+        self.large.proceed()
         self.lifecycle.send_timeout.watch()
-
-    def add_large_output(self, pieces: list[bytes | memoryview]) -> None:
-        """Append pieces to the large output that the transport has yet to get."""
-        for piece in pieces:
-            self.large_bytes += len(piece)
-        self.large_output.extend(pieces)
-
-    def continue_large_output(self) -> None:
-        """Pass large output to the transport until its write buffer is full; then `resume_deliveries` continues.
-
-        The transport copies what it gets until Python 3.11, and copies its buffer again each time that this grows: with
-        all of a message of 128 MiB in it, this keeps other clients waiting for 60 ms many times.
-        """
-        self.large_output_scheduled = False
-        if not self.pass_large_output(time.monotonic() + self.node.virtual_hosts.bulk_work.slice_seconds):
-            self.deliveries_paused = True
-            if not self.write_buffer_full:
-                self.large_output_scheduled = True
-                self.node.loop.call_soon(self.continue_large_output)
-        elif self.closes_after_output:
-            self.closes_after_output = False
-            self.lifecycle.close_socket()
-        elif self.deliveries_paused and not self.write_buffer_full:
-            self.resume_deliveries()
-
-    def pass_large_output(self, end: float) -> bool:
-        """Pass large output to the transport until its write buffer is full, or until a time; return True if none is left.
-
-        Small pieces are joined: since Python 3.12, the transport counts all its pieces each time that it gets one.
-
-        :param end: the time by `time.monotonic()`.
-        """
-        output = self.large_output
-        small: list[bytes | memoryview] = []
-        size: i64 = 0
-        # It logs each write to a connection that it has found to be lost.
-        while output and not self.transport.is_closing():
-            if self.write_buffer_full:
-                # Nothing is in `small`: the last write has filled the buffer.
-                return False
-            piece = output.popleft()
-            self.large_bytes -= len(piece)
-            if len(piece) < JOINED_BYTES:
-                small.append(piece)
-                size += len(piece)
-                if size < JOINED_BYTES and output:
-                    continue
-            if small:
-                self.transport.write(b"".join(small))
-                small = []
-                size = 0
-            if len(piece) >= JOINED_BYTES:
-                self.transport.write(piece)
-            if output and time.monotonic() >= end:
-                return False
-        output.clear()
-        self.large_bytes = 0
-        return True
 
     def unread_bytes(self) -> i64:
         """Return the bytes of written output that the socket has not taken yet."""
-        return self.large_bytes + i64(self.transport.get_write_buffer_size())
+        unread: i64 = self.transport.get_write_buffer_size()
+        return unread if self.large is None else unread + self.large.size
+
+    def unsent_bytes(self) -> int:
+        """Return the bytes of output that the socket has not taken yet, those included that are not written yet."""
+        return int(self.out_bytes + self.unread_bytes())
 
     def on_write_buffer_full(self) -> None:
         """Pause deliveries to this client: the write buffer has reached its high-water mark."""
@@ -888,10 +839,10 @@ class Connection:
         """Pass on large output, or else resume deliveries: the write buffer is below its low-water mark again."""
         self.write_buffer_full = False
         self.lifecycle.send_timeout.on_drained()
-        if not self.large_output:
+        if self.large is None:
             self.resume_deliveries()
-        elif not self.large_output_scheduled:
-            self.continue_large_output()
+        elif not self.large.is_scheduled:
+            self.large.proceed()
 
     def resume_deliveries(self) -> None:
         """Resume deliveries to this client, whose output the transport has got, and written most of it.
@@ -904,12 +855,35 @@ class Connection:
         for channel in list(self.channels.values()):
             channel.wake_all()
 
-    # -- consumers and the end
+    # -- listings
+
+    def describe(self) -> SessionDescription:
+        """Return the state of the connection, and what client and broker have agreed."""
+        return self.lifecycle.describe()
+
+    def pending_work(self) -> str:
+        """Return which work is unfinished: `output for` the client, `input from` it; empty for none."""
+        return self.lifecycle.pending_work()
+
+    def held_messages(self) -> Iterator[list[Message]]:
+        """Yield the messages of each channel that are unacknowledged, or settled in a transaction not committed yet."""
+        for channel in list(self.channels.values()):
+            yield channel.held_messages()
 
     def shown_name(self) -> str:
         """Return the connection's name as RabbitMQ forms it: client address `->` broker address."""
         ends = self.transport.get_extra_info
         return connection_name(ends("peername"), ends("sockname"))
+
+    # -- consumers and the end
+
+    def stop_reading(self) -> None:
+        """Read the client no more, because the broker stops."""
+        self.pause_reads(STOPPING)
+
+    def shut_down(self, reason: AmqpError) -> None:
+        """Send connection.close, and end the connection."""
+        self.lifecycle.shut_down(reason)
 
     def notify_consumer_cancelled(self, number: i64, tag: bytes) -> None:
         """Send basic.cancel for a consumer that the broker has ended, if the client supports that.

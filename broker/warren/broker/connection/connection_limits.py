@@ -16,7 +16,7 @@ from warren.broker.connection.connection_settings import ConnectionSettings
 from warren.wire.reply_codes import AmqpError, Reply
 
 if TYPE_CHECKING:
-    from warren.broker.connection.connection import Connection
+    from warren.broker.connection.client_session import ClientSession
     from warren.broker.model.vhost.declarations import Declarations
 
 
@@ -25,7 +25,7 @@ class ConnectionLimits:
 
     def __init__(
         self,
-        connections: Mapping[Connection, bool],
+        connections: Mapping[ClientSession, bool],
         vhosts: Mapping[bytes, Declarations],
         access: Access,
         settings: ConnectionSettings,
@@ -35,29 +35,26 @@ class ConnectionLimits:
         self._access = access
         self._settings = settings
 
-    def authorize(self, connection: Connection, login: Login, vhost: bytes) -> Authorization:
-        """Check that a connection may be opened to the virtual host `vhost`, and return the user's permissions there.
+    def authorize(self, session: ClientSession, login: Login, vhost: bytes) -> Authorization:
+        """Check that a session may be opened to the virtual host `vhost`, and return the user's permissions there.
 
         :raises AmqpError: 530 if there is no such virtual host, a limit is reached, or the user may not access it.
         """
         name, shown = login.user.name, vhost.decode(errors="replace")
         limit = self._settings.max_connections
-        if limit is not None and sum(1 for _ in self._others(connection)) >= limit:
+        if limit is not None and sum(1 for _ in self._others(session)) >= limit:
             raise _refused(f"connection refused: node connection limit ({limit}) is reached")
         declarations = self._vhosts.get(vhost)
         if declarations is None:
             raise _refused(f"vhost {shown} not found")
         limit = declarations.settings.max_connections
-        if limit is not None and sum(other.vhost == vhost for other in self._others(connection)) >= limit:
+        if limit is not None and sum(other.vhost == vhost for other in self._others(session)) >= limit:
             raise _refused(
                 f"access to vhost '{shown}' refused for user '{name}': connection limit ({limit}) is reached"
             )
         authorization = login.authorize(vhost, declarations.vhost.compat)
         limit = authorization.user.max_connections
-        if (
-            limit is not None
-            and sum(other.user == connection.user for other in self._others(connection)) >= limit
-        ):
+        if limit is not None and sum(other.user == session.user for other in self._others(session)) >= limit:
             raise _refused(
                 f"connection refused for user '{name}': user connection limit ({limit}) is reached"
             )
@@ -65,26 +62,24 @@ class ConnectionLimits:
             raise vhost_access_refused(vhost, name)
         return authorization
 
-    def check_new_channel(self, connection: Connection) -> None:
-        """Check that the connection's user may open another channel.
+    def check_new_channel(self, session: ClientSession) -> None:
+        """Check that the session's user may open another channel.
 
         :raises AmqpError: 530 if the user has reached its limit of open channels.
         """
-        assert connection.authorization is not None
-        user = connection.authorization.user
+        assert session.authorization is not None
+        user = session.authorization.user
         limit = user.max_channels
         if limit is None:
             return
-        if sum(len(other.channels) for other in self._connections if other.user == connection.user) >= limit:
+        if sum(len(other.channels) for other in self._connections if other.user == session.user) >= limit:
             raise _refused(
                 f"number of channels opened for user '{user.name}' has reached the maximum allowed user limit of ({limit})"
             )
 
-    def _others(self, connection: Connection) -> Iterator[Connection]:
+    def _others(self, session: ClientSession) -> Iterator[ClientSession]:
         return (
-            other
-            for other in self._connections
-            if other.authorization is not None and other is not connection
+            other for other in self._connections if other.authorization is not None and other is not session
         )
 
 

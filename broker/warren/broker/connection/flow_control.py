@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Optional
 from mypy_extensions import i64
 
 if TYPE_CHECKING:
+    from warren.broker.connection.client_session import ClientSession
     from warren.broker.connection.connection import Connection
     from warren.broker.store.log.log import Log
 
@@ -72,10 +73,10 @@ class FlowControl:
     :ivar paging_behind: True while messages cannot be paged out as fast as they are published.
     """
 
-    def __init__(self, connections: dict[Connection, bool], log: Optional[Log]) -> None:  # noqa: UP045
+    def __init__(self, connections: dict[ClientSession, bool], log: Optional[Log]) -> None:  # noqa: UP045
         self.connections = connections
         self.log = log
-        self.paused: dict[Connection, bool] = {}
+        self.paused: dict[ClientSession, bool] = {}
         self.paging_behind = False
         self.admitted_limit: i64 = ALL_UNWRITTEN_BYTES
         """Most bytes of `admitted_bytes`, beyond which each connection that publishes is paused."""
@@ -161,33 +162,26 @@ class FlowControl:
         had_alarm = bool(self.alarm)
         self.alarm = ("low on " + " & ".join(low)).encode() if low else b""
         if self.alarm and not had_alarm:
-            for connection in self.connections:
-                connection.has_published = False
-                connection.forget_target()
-                if connection.reads_paused & AWAITING_REPLY:
-                    connection.node.hangups.watch(connection)
-            for connection in self.paused:
-                connection.block()
+            for session in self.connections:
+                session.on_alarm()
+            for session in self.paused:
+                session.block()
         elif not self.alarm:
             self.resume_publishers()
 
-    def block(self, connection: Connection) -> None:
-        """Block a connection until no alarm is in effect; no effect if it has ended."""
-        if connection in self.connections:
-            connection.block()
-            self.paused[connection] = True
+    def block(self, session: ClientSession) -> None:
+        """Block a session until no alarm is in effect; no effect if it has ended."""
+        if session in self.connections:
+            session.block()
+            self.paused[session] = True
 
     def blocked_input_bytes(self) -> int:
-        """Return the bytes of memory that hold input of blocked connections, which waits for the end of the alarm."""
-        return sum(
-            int(connection.held_input_bytes())
-            for connection in self.paused
-            if connection.reads_paused & ALARM
-        )
+        """Return the bytes of memory that hold input of blocked sessions, which waits for the end of the alarm."""
+        return sum(session.blocked_input_bytes() for session in self.paused)
 
     def resume_publishers(self) -> None:
         """Resume reading from all paused publishers."""
         paused = self.paused
         self.paused = {}
-        for connection in paused:
-            connection.resume_publisher()
+        for session in paused:
+            session.resume_publisher()

@@ -15,8 +15,10 @@ from warren.broker.access.pending_decisions import DecisionPending
 from warren.broker.channel.channel import Channel
 from warren.broker.channel.client_events import on_channel_opened, on_closed
 from warren.broker.channel.methods.method_dispatch import run_method
+from warren.broker.connection.client_session import SessionDescription
 from warren.broker.connection.connection_limits import vhost_access_refused
 from warren.broker.connection.connection_phases import (
+    AWAITING_HEADER,
     CLOSED,
     CLOSING,
     LINGERING,
@@ -27,11 +29,13 @@ from warren.broker.connection.connection_phases import (
     TUNING,
 )
 from warren.broker.connection.credentials import Credentials
+from warren.broker.connection.flow_control import ALARM, PUBLISHER_PAUSED, TURN_OVER
 from warren.broker.connection.handshake import Handshake
 from warren.broker.connection.heartbeats import Heartbeats
 from warren.broker.connection.send_timeout import SendTimeout
-from warren.broker.connection.tcp_statistics import received_by
+from warren.broker.connection.tcp_statistics import bytes_received
 from warren.broker.model.broker_events import acting_as
+from warren.core.operating_system.sockets import unread_bytes
 from warren.wire.methods import BY_ID, Arguments, decode, frame
 from warren.wire.reply_codes import AmqpError, Reply, describe_frame
 
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 METHOD: Final = 1
+PROTOCOL: Final = "AMQP 0-9-1"
 CLOSE_TIMEOUT: Final = 3.0
 """Seconds that a client gets to answer connection.close and to read its remaining output."""
 LINGER_SECONDS: Final = 30.0
@@ -67,6 +72,42 @@ class ConnectionLifecycle:
     def phase_name(self) -> str:
         """Name of the connection's phase as RabbitMQ lists it in the item `state`, such as `running`."""
         return PHASE_NAMES[self.connection.phase]
+
+    def describe(self) -> SessionDescription:
+        """Return the state of the connection, and what client and broker have agreed."""
+        connection, handshake = self.connection, self.handshake
+        state = self.phase_name
+        if connection.reads_paused & ALARM:
+            state = "blocked"
+        elif connection.phase == RUNNING and connection.reads_paused & PUBLISHER_PAUSED:
+            state = "flow"
+        return SessionDescription(
+            state,
+            PROTOCOL if connection.phase > AWAITING_HEADER else "",
+            handshake.mechanism,
+            handshake.heartbeat,
+            int(connection.frame_max),
+            handshake.channel_max,
+            handshake.client_properties,
+        )
+
+    def pending_work(self) -> str:
+        """Return which work is unfinished: `output for` the client, `input from` it; empty for none."""
+        connection = self.connection
+        if connection.phase == CLOSED:
+            return ""
+        if (
+            connection.out
+            or connection.flush_scheduled
+            or (connection.large and connection.large.is_scheduled)
+        ):
+            return "output for"
+        sock = connection.transport.get_extra_info("socket")
+        if connection.reads_paused & TURN_OVER or (
+            not connection.reads_paused and unread_bytes(sock.fileno())
+        ):
+            return "input from"
+        return ""
 
     def enter(self, phase: int) -> None:
         """Change the connection's phase; phases only move forward, and only this method changes them."""
@@ -358,8 +399,7 @@ class ConnectionLifecycle:
 
     def on_socket_lost(self) -> None:
         """Release the connection's resources after its socket was lost."""
-        self.connection.large_output.clear()
-        self.connection.large_bytes = 0
+        self.connection.large = None
         self._end()
         self._cancel_timers()
 
@@ -381,7 +421,9 @@ class ConnectionLifecycle:
         self.enter(phase)
         if connection.vhost:
             connection.node.churn.connections_closed += 1
-            connection.node.churn.bytes_received += received_by(connection) or 0
+            connection.node.churn.bytes_received += (
+                bytes_received(connection.transport.get_extra_info("socket")) or 0
+            )
             on_closed(connection)
         self._cancel_timers()
         connection.buffer = b""
@@ -396,9 +438,9 @@ class ConnectionLifecycle:
         """Close the socket when the output has been written, at the latest after CLOSE_TIMEOUT."""
         connection = self.connection
         transport = connection.transport
-        if connection.large_output and not transport.is_closing():
+        if connection.large is not None and not transport.is_closing():
             # The last reply may be behind a large delivery, of which the transport gets a part at a time.
-            connection.closes_after_output = True
+            connection.large.closes_socket = True
             transport.pause_reading()
             self.call_later(CLOSE_TIMEOUT, transport.abort)
             return

@@ -5,13 +5,10 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from warren.core.operating_system.portable_switch import offered, present
 from warren.core.operating_system.sockets import unread_bytes
-
-if TYPE_CHECKING:
-    from warren.broker.connection.connection import Connection
 
 TCP_INFO: Final[int | None] = offered("socket", "TCP_INFO")
 """Socket option that returns the kernel's counters of bytes and packets; None except on Linux."""
@@ -74,11 +71,6 @@ def _counter(sock: Socket | None, offset: int) -> int | None:
         return None
     found: int = _counter_format.unpack_from(info, offset)[0]
     return found
-
-
-def received_by(connection: Connection) -> int | None:
-    """Return the number of bytes that the socket of a connection has received; None if the system does not count them."""
-    return bytes_received(connection.transport.get_extra_info("socket"))
 
 
 def bytes_exchanged(sock: Socket | None) -> list[int]:

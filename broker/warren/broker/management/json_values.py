@@ -14,7 +14,7 @@ from warren.wire import field_tables
 
 if TYPE_CHECKING:
     from warren.broker.channel.channel import Channel
-    from warren.broker.connection.connection import Connection
+    from warren.broker.connection.client_session import ClientSession
     from warren.broker.model.queue.queue import Queue
 
 
@@ -80,7 +80,7 @@ def queue_id(queue: Queue) -> str:
     return f"<queue.{int(queue.incarnation)}@{name_text(queue.vhost.name)}>"
 
 
-def connection_id(connection: Connection) -> str:
+def connection_id(connection: ClientSession) -> str:
     """Return the identifier of a connection, by which a request such as `close_connection` names it.
 
     It is never reused while the broker runs.

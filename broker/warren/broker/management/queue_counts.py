@@ -16,7 +16,7 @@ from warren.broker.model.queue.priority_backing_queue import PriorityBackingQueu
 from warren.broker.model.stream.stream import Stream
 
 if TYPE_CHECKING:
-    from warren.broker.connection.connection import Connection
+    from warren.broker.connection.client_session import ClientSession
     from warren.broker.model.message import Message
     from warren.broker.model.queue.queue import Queue
 
@@ -61,24 +61,19 @@ class UnackedCounts:
 
 
 def count_unacked_in_steps(
-    connections: Iterable[Connection],
+    sessions: Iterable[ClientSession],
 ) -> Generator[None, None, dict[Queue, UnackedCounts]]:
     """Count the unacknowledged messages of each queue, delivered to consumers or fetched with basic.get.
 
     The generator yields from time to time, so that the caller can let the event loop run. Messages that are settled
     meanwhile may be counted or not.
 
-    :param connections: all connections of the broker
+    :param sessions: all sessions of the broker
     :return: counts by queue, as the value of the generator; a queue without unacknowledged messages is missing
     """
     figures: dict[Queue, UnackedCounts] = {}
-    for connection in connections:
-        for channel in list(connection.channels.values()):
-            held = list(channel.unacked.values())
-            if channel.tx is not None:
-                # Settled in a transaction that is not committed yet.
-                for messages in channel.tx.settled:
-                    held += messages
+    for session in sessions:
+        for held in session.held_messages():
             for index, message in enumerate(held):
                 if message.consumer is not None:
                     queue = message.consumer.queue

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from warren.broker.connection.tcp_statistics import TCP_INFO, received_by
+from warren.broker.connection.tcp_statistics import TCP_INFO, bytes_received
 from warren.broker.http_api.prometheus.exposition import Family, Number, label_text
 from warren.broker.http_api.prometheus.metric_groups import COUNTER, GROUPS, Metric, MetricGroup
 from warren.broker.management.items.connection_items import CHANNEL_ITEMS, CONNECTION_ITEMS
@@ -22,7 +22,7 @@ from warren.broker.model.vhost.vhost_totals import DeathCause, VirtualHostTotals
 
 if TYPE_CHECKING:
     from warren.broker.channel.channel import Channel
-    from warren.broker.connection.connection import Connection
+    from warren.broker.connection.client_session import ClientSession
     from warren.broker.management.management import Management
     from warren.broker.model.exchange.exchange import Exchange
     from warren.broker.model.queue.queue import Queue
@@ -89,11 +89,12 @@ class ObjectMetrics:
         by_type = {kind: MessageCounts() for kind in QUEUE_TYPES}
         channels: dict[Channel, MessageCounts] = {}
         publishers = consumers = 0
-        received: dict[Connection, int] = {}
-        for connection in list(self._node.connections):
-            if connection.vhost and (count := received_by(connection)) is not None:
-                received[connection] = count
-            for channel in list(connection.channels.values()):
+        received: dict[ClientSession, int] = {}
+        for session in list(self._node.connections):
+            count = bytes_received(session.transport.get_extra_info("socket"))
+            if session.vhost and count is not None:
+                received[session] = count
+            for channel in list(session.channels.values()):
                 counts = channels[channel] = channel.message_counts()
                 sums.add(counts)
                 publishers += int(counts.published > 0)
@@ -122,7 +123,7 @@ class ObjectMetrics:
                 by_type[kind].add(counts)
         # Those of ended connections are in the churn, with more bytes than above.
         total = self._node.churn.bytes_received
-        total += sum(count for connection, count in received.items() if connection in self._node.connections)
+        total += sum(count for session, count in received.items() if session in self._node.connections)
         found = total if TCP_INFO is not None else None
         return CounterSums(sums, by_type, publishers, consumers, len(queues), dead.dead_letters, found)
 
@@ -230,12 +231,12 @@ class ObjectMetrics:
                         # As in RabbitMQ, an exchange has samples from its first message on.
                         yield Row(exchange_labels(name, exchange), values) if any(values) else None
             return
-        for connection in list(self._node.connections):
+        for session in list(self._node.connections):
             if of == "connection":
-                yield _connection_row(connection, sources) if connection.vhost else None
+                yield _connection_row(session, sources) if session.vhost else None
                 continue
             yield None
-            for channel in list(connection.channels.values()):
+            for channel in list(session.channels.values()):
                 yield _channel_row(channel, sources)
 
 
@@ -255,9 +256,9 @@ def _subtract(counts: MessageCounts, other: MessageCounts) -> None:
         setattr(counts, name, getattr(counts, name) - getattr(other, name))
 
 
-def _connection_row(connection: Connection, sources: Sequence[str]) -> Row:
-    values = [_number(CONNECTION_ITEMS[source](connection)) for source in sources]
-    return Row(label_text(channel=connection_id(connection)), tuple(values))
+def _connection_row(session: ClientSession, sources: Sequence[str]) -> Row:
+    values = [_number(CONNECTION_ITEMS[source](session)) for source in sources]
+    return Row(label_text(channel=connection_id(session)), tuple(values))
 
 
 def _channel_row(channel: Channel, sources: Sequence[str]) -> Row:

@@ -7,7 +7,7 @@ from typing import Final
 
 from warren.broker.channel.channel import Channel
 from warren.broker.channel.subscription import Subscription
-from warren.broker.connection.connection import Connection
+from warren.broker.connection.client_session import ClientSession
 from warren.broker.connection.in_process import InProcessTransport
 from warren.broker.http_api.api_error import object_not_found
 from warren.broker.http_api.call import NO_CONTENT, Call, Response
@@ -74,18 +74,19 @@ CONSUMER_LISTED: Final = ("ack_required", "active", "activity_status", "consumer
 DEFAULT_REASON: Final = "Closed via management plugin"
 
 
-def connection_json(call: Call, connection: Connection) -> dict[str, Json]:
+def connection_json(call: Call, connection: ClientSession) -> dict[str, Json]:
     """Return a connection as lists show it."""
     found: dict[str, Json] = {name: CONNECTION_ITEMS[name](connection) for name in CONNECTION_LISTED}
     found |= {name: CONNECTION_ITEMS[name](connection) or None for name in CONNECTION_OR_NULL}
     found["peer_cert_serial_number"] = None
-    client_properties = table_json(connection.lifecycle.handshake.client_properties)
+    description = connection.describe()
+    client_properties = table_json(description.client_properties)
     found["client_properties"] = client_properties
     if "connection_name" in client_properties:
         found["user_provided_name"] = client_properties["connection_name"]
     found["node"] = NODE
     is_direct = isinstance(connection.transport, InProcessTransport)
-    found["protocol"] = "Direct 0-9-1" if is_direct else "AMQP 0-9-1"
+    found["protocol"] = description.protocol.replace("AMQP", "Direct") if is_direct else description.protocol
     found["type"] = "direct" if is_direct else "network"
     found["user_who_performed_action"] = found["user"]
     series = call.statistics.collector.connections.get(connection)
@@ -94,7 +95,7 @@ def connection_json(call: Call, connection: Connection) -> dict[str, Json]:
     return found | call.statistics.values(series, TRAFFIC, present, 0, chosen)
 
 
-def connection_details(connection: Connection) -> dict[str, Json]:
+def connection_details(connection: ClientSession) -> dict[str, Json]:
     """Return the facts that say which connection it is."""
     return {
         "name": connection.shown_name(),
@@ -146,18 +147,18 @@ def subscriptions(queue: Queue) -> list[Subscription]:
 # -- connections
 
 
-def _visible(call: Call, connection: Connection) -> bool:
+def _visible(call: Call, connection: ClientSession) -> bool:
     """Return whether the caller may see a connection: monitoring users see all, others their own."""
     if not connection.vhost:
         return False
     return call.caller.has_role(MONITORING) or name_text(connection.user) == call.caller.user.name
 
 
-def _connections(call: Call) -> list[Connection]:
+def _connections(call: Call) -> list[ClientSession]:
     return [connection for connection in call.node.connections if _visible(call, connection)]
 
 
-async def _list(call: Call, found: Iterable[Connection]) -> Response:
+async def _list(call: Call, found: Iterable[ClientSession]) -> Response:
     return await list_objects(
         call,
         list(found),
@@ -180,11 +181,11 @@ async def connections_of_user(call: Call) -> Response:
     return await _list(call, _connections_of_user(call))
 
 
-def _connections_of_user(call: Call) -> list[Connection]:
+def _connections_of_user(call: Call) -> list[ClientSession]:
     return [each for each in _connections(call) if each.user == call.data("user")]
 
 
-def _find(call: Call, role: str = MONITORING) -> Connection:
+def _find(call: Call, role: str = MONITORING) -> ClientSession:
     """Return the connection that the path names.
 
     :param role: role that the caller needs unless it is the caller's own connection.
@@ -202,10 +203,10 @@ async def connection(call: Call) -> Response:
     return Response(body=call.select(connection_json(call, _find(call))))
 
 
-def _close(call: Call, found: Iterable[Connection]) -> Response:
+def _close(call: Call, found: Iterable[ClientSession]) -> Response:
     reason = call.headers.get("X-Reason", DEFAULT_REASON)
     for each in list(found):
-        each.lifecycle.shut_down(AmqpError(Reply.CONNECTION_FORCED, reason))
+        each.shut_down(AmqpError(Reply.CONNECTION_FORCED, reason))
     return Response(NO_CONTENT)
 
 
@@ -222,7 +223,7 @@ async def close_connections_of_user(call: Call) -> Response:
 # -- channels
 
 
-def _channels(found: Iterable[Connection]) -> list[Channel]:
+def _channels(found: Iterable[ClientSession]) -> list[Channel]:
     return [
         channel for connection in found for channel in connection.channels.values() if not channel.closing
     ]

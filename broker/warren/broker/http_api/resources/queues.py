@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Final
 
-from warren.broker.connection.connection import Connection
 from warren.broker.http_api.api_error import bad_request, not_found, object_not_found
 from warren.broker.http_api.call import CREATED, NO_CONTENT, Call, Response
 from warren.broker.http_api.listing_response import list_objects
@@ -14,7 +13,7 @@ from warren.broker.http_api.message_json import message_json
 from warren.broker.http_api.message_stats import idle_since, queue_rate, queue_statistics
 from warren.broker.http_api.resources import clients
 from warren.broker.http_api.table_json import encode_arguments, table_json
-from warren.broker.management.items.queue_items import NODE, QUEUE_ITEMS, QueueListing
+from warren.broker.management.items.queue_items import NODE, QUEUE_ITEMS, QueueListing, owner_of
 from warren.broker.management.json_encoding import ListText
 from warren.broker.management.json_values import name_text
 from warren.broker.management.queue_counts import UnackedCounts, count_lengths, count_unacked_in_steps
@@ -76,8 +75,8 @@ def basic_json(queue: Queue, listing: QueueListing) -> dict[str, Json]:
 def row(call: Call, queue: Queue, listing: QueueListing) -> dict[str, Json]:
     """Return a queue as lists show it."""
     found = basic_json(queue, listing)
-    if isinstance(queue.owner, Connection):
-        found["owner_pid_details"] = clients.connection_details(queue.owner)
+    if (owner := owner_of(queue)) is not None:
+        found["owner_pid_details"] = clients.connection_details(owner)
     if isinstance(queue, Stream):
         found["readers"] = {NODE: len(queue.readers)}
     elif queue.declared_arguments.quorum:

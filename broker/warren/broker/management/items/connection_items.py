@@ -7,15 +7,13 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from warren.broker.connection.connection_phases import AWAITING_HEADER, RUNNING
-from warren.broker.connection.flow_control import ALARM, PUBLISHER_PAUSED
 from warren.broker.connection.tcp_statistics import RECEIVED_AT, SENT_AT, tcp_info
 from warren.broker.management.json_values import channel_id, connection_id, name_text, typed_table
 from warren.broker.management.request import Json
 
 if TYPE_CHECKING:
     from warren.broker.channel.channel import Channel
-    from warren.broker.connection.connection import Connection
+    from warren.broker.connection.client_session import ClientSession
 
 SEGMENTS: Final = struct.Struct("=II")
 BYTES: Final = struct.Struct("=Q")
@@ -23,45 +21,43 @@ SEGMENTS_AT: Final = 152
 """Byte offset of tcpi_data_segs_in and tcpi_data_segs_out in struct tcp_info."""
 
 
-def address(connection: Connection, own: bool) -> tuple[str, int | str]:
-    """Return (host, port) of the broker's end of a connection if `own` is true, else of the client's end."""
-    found = connection.transport.get_extra_info("sockname" if own else "peername")
+def address(session: ClientSession, own: bool) -> tuple[str, int | str]:
+    """Return (host, port) of the broker's end of a session if `own` is true, else of the client's end."""
+    found = session.transport.get_extra_info("sockname" if own else "peername")
     return (str(found[0]), int(found[1])) if isinstance(found, tuple) else ("", "")
 
 
-def _counted(layout: struct.Struct, at: int, index: int = 0) -> Callable[[Connection], Json]:
-    def count(connection: Connection) -> Json:
-        info = tcp_info(connection.transport.get_extra_info("socket"))
+def _counted(layout: struct.Struct, at: int, index: int = 0) -> Callable[[ClientSession], Json]:
+    def count(session: ClientSession) -> Json:
+        info = tcp_info(session.transport.get_extra_info("socket"))
         return layout.unpack_from(info, at)[index] if len(info) >= at + layout.size else ""
 
     return count
 
 
-def _state(connection: Connection) -> Json:
-    if connection.reads_paused & ALARM:
-        return "blocked"
-    if connection.phase == RUNNING and connection.reads_paused & PUBLISHER_PAUSED:
-        return "flow"
-    return connection.lifecycle.phase_name
+def _protocol(session: ClientSession) -> str:
+    """Return the version of the protocol as a term of Erlang: `{0,9,1}` of `AMQP 0-9-1`."""
+    version = session.describe().protocol.rpartition(" ")[2]
+    return f"{{{version.replace('-', ',')}}}" if version else ""
 
 
-def _tls(connection: Connection) -> ssl.SSLObject | None:
-    found = connection.transport.get_extra_info("ssl_object")
+def _tls(session: ClientSession) -> ssl.SSLObject | None:
+    found = session.transport.get_extra_info("ssl_object")
     return found if isinstance(found, ssl.SSLObject) else None
 
 
-def _cipher(index: int) -> Callable[[Connection], Json]:
-    def part(connection: Connection) -> Json:
-        tls = _tls(connection)
+def _cipher(index: int) -> Callable[[ClientSession], Json]:
+    def part(session: ClientSession) -> Json:
+        tls = _tls(session)
         cipher = tls.cipher() if tls is not None else None
         return str(cipher[index]) if cipher is not None else ""
 
     return part
 
 
-def _certificate(part: str) -> Callable[[Connection], Json]:
-    def shown(connection: Connection) -> Json:
-        tls = _tls(connection)
+def _certificate(part: str) -> Callable[[ClientSession], Json]:
+    def shown(session: ClientSession) -> Json:
+        tls = _tls(session)
         certificate: Any = tls.getpeercert() if tls is not None else None
         if not certificate:
             return ""
@@ -83,14 +79,14 @@ SHORT: Final = {
     "localityName": "L",
 }
 
-CONNECTION_ITEMS: Final[Mapping[str, Callable[[Connection], Json]]] = {
+CONNECTION_ITEMS: Final[Mapping[str, Callable[[ClientSession], Json]]] = {
     "pid": connection_id,
-    "name": lambda connection: connection.shown_name(),
-    "port": lambda connection: address(connection, True)[1],
-    "host": lambda connection: address(connection, True)[0],
-    "peer_port": lambda connection: address(connection, False)[1],
-    "peer_host": lambda connection: address(connection, False)[0],
-    "ssl": lambda connection: _tls(connection) is not None,
+    "name": lambda session: session.shown_name(),
+    "port": lambda session: address(session, True)[1],
+    "host": lambda session: address(session, True)[0],
+    "peer_port": lambda session: address(session, False)[1],
+    "peer_host": lambda session: address(session, False)[0],
+    "ssl": lambda session: _tls(session) is not None,
     "ssl_protocol": _cipher(1),
     "ssl_key_exchange": lambda _: "",
     "ssl_cipher": _cipher(0),
@@ -98,22 +94,22 @@ CONNECTION_ITEMS: Final[Mapping[str, Callable[[Connection], Json]]] = {
     "peer_cert_subject": _certificate("subject"),
     "peer_cert_issuer": _certificate("issuer"),
     "peer_cert_validity": _certificate("validity"),
-    "state": _state,
-    "channels": lambda connection: len(connection.channels),
-    "protocol": lambda connection: "{0,9,1}" if connection.phase > AWAITING_HEADER else "",
-    "auth_mechanism": lambda connection: connection.lifecycle.handshake.mechanism,
-    "user": lambda connection: name_text(connection.user),
-    "vhost": lambda connection: name_text(connection.vhost),
-    "timeout": lambda connection: connection.lifecycle.handshake.heartbeat,
-    "frame_max": lambda connection: int(connection.frame_max),
-    "channel_max": lambda connection: connection.lifecycle.handshake.channel_max,
-    "client_properties": lambda connection: typed_table(connection.lifecycle.handshake.client_properties),
+    "state": lambda session: session.describe().state,
+    "channels": lambda session: len(session.channels),
+    "protocol": _protocol,
+    "auth_mechanism": lambda session: session.describe().mechanism,
+    "user": lambda session: name_text(session.user),
+    "vhost": lambda session: name_text(session.vhost),
+    "timeout": lambda session: session.describe().heartbeat,
+    "frame_max": lambda session: session.describe().frame_max,
+    "channel_max": lambda session: session.describe().channel_max,
+    "client_properties": lambda session: typed_table(session.describe().client_properties),
     "recv_oct": _counted(BYTES, RECEIVED_AT),
     "recv_cnt": _counted(SEGMENTS, SEGMENTS_AT, 0),
     "send_oct": _counted(BYTES, SENT_AT),
     "send_cnt": _counted(SEGMENTS, SEGMENTS_AT, 1),
-    "send_pend": lambda connection: int(connection.unread_bytes() + connection.out_bytes),
-    "connected_at": lambda connection: round(connection.connected_at * 1000),
+    "send_pend": lambda session: session.unsent_bytes(),
+    "connected_at": lambda session: round(session.connected_at * 1000),
 }
 
 

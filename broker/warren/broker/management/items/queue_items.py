@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from warren.broker.channel.subscription import Subscription
-from warren.broker.connection.connection import Connection
 from warren.broker.management import queue_counts
 from warren.broker.management.json_values import channel_id, connection_id, name_text, queue_id, typed_table
 from warren.broker.management.queue_counts import MessageCount, UnackedCounts
@@ -17,6 +16,7 @@ from warren.wire import field_tables, properties
 from warren.wire.content import header_payload
 
 if TYPE_CHECKING:
+    from warren.broker.connection.client_session import ClientSession
     from warren.broker.management.consumer_utilisation import ConsumerUtilisation
     from warren.broker.model.queue.queue import Queue
 
@@ -46,8 +46,14 @@ class QueueListing:
 Item: TypeAlias = "Callable[[Queue, QueueListing], Json]"
 
 
+def owner_of(queue: Queue) -> ClientSession | None:
+    """Return the session to which a queue is exclusive; None if it is not exclusive."""
+    return cast("ClientSession | None", queue.owner)
+
+
 def _owner(queue: Queue, _: QueueListing) -> Json:
-    return connection_id(queue.owner) if isinstance(queue.owner, Connection) else ""
+    owner = owner_of(queue)
+    return "" if owner is None else connection_id(owner)
 
 
 def _exclusive(queue: Queue) -> Subscription | None:

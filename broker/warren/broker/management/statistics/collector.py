@@ -18,7 +18,7 @@ from warren.broker.model.queue.backing_queue import BackingQueue
 if TYPE_CHECKING:
     from warren.broker.channel.channel import Channel
     from warren.broker.connection.broker_node import BrokerNode
-    from warren.broker.connection.connection import Connection
+    from warren.broker.connection.client_session import ClientSession
     from warren.broker.model.exchange.exchange import Exchange
     from warren.broker.model.queue.queue import Queue
 
@@ -135,14 +135,14 @@ class Collector:
         """Numbers that change when objects come or go, as they were when objects that are gone were last forgotten."""
         self.queues: dict[Queue, Series] = {}
         self.channels: dict[Channel, Series] = {}
-        self.connections: dict[Connection, Series] = {}
+        self.connections: dict[ClientSession, Series] = {}
         self.exchanges: dict[Exchange, Series] = {}
         self.vhosts: dict[bytes, Series] = {}
         self.traffic: dict[bytes, Series] = {}
         """Values of TRAFFIC of each virtual host."""
         self.exchanged: dict[bytes, list[int]] = {}
         """Bytes that the connections of each virtual host have exchanged, closed ones up to their last sample."""
-        self._counted: dict[Connection, list[int]] = {}
+        self._counted: dict[ClientSession, list[int]] = {}
         """Bytes of each connection that are in `exchanged`."""
         self.totals = Series(len(LENGTHS), len(CHANNEL_COUNTERS) + 2)
         """Lengths and counters of the whole broker, then messages read from and written to disk."""
@@ -223,12 +223,12 @@ class Collector:
         node = self._node
         totals = [0] * (len(LENGTHS) + len(CHANNEL_COUNTERS) + 2)
         channels: dict[bytes, MessageCounts] = {}
-        for connection in list(node.connections):
-            exchanged = bytes_exchanged(connection.transport.get_extra_info("socket"))
-            _record(self.connections, connection, tick, exchanged, 0, NEWEST)
-            self._add_traffic(connection, exchanged)
+        for session in list(node.connections):
+            exchanged = bytes_exchanged(session.transport.get_extra_info("socket"))
+            _record(self.connections, session, tick, exchanged, 0, NEWEST)
+            self._add_traffic(session, exchanged)
             yield
-            for channel in list(connection.channels.values()):
+            for channel in list(session.channels.values()):
                 counts = channel.message_counts()
                 channels.setdefault(channel.vhost.name, MessageCounts()).add(counts)
                 _record(self.channels, channel, tick, channel_values(counts), 0, NEWEST)
@@ -282,16 +282,16 @@ class Collector:
             self._resting[queue] = found
         return found
 
-    def _add_traffic(self, connection: Connection, exchanged: list[int]) -> None:
+    def _add_traffic(self, session: ClientSession, exchanged: list[int]) -> None:
         """Add what a connection has exchanged since the last sample to the bytes of its virtual host."""
-        if not connection.vhost:
+        if not session.vhost:
             return
-        counted = self._counted.get(connection, [0, 0])
-        sums = self.exchanged.setdefault(connection.vhost, [0, 0])
+        counted = self._counted.get(session, [0, 0])
+        sums = self.exchanged.setdefault(session.vhost, [0, 0])
         for index, value in enumerate(exchanged):
             # A closed socket has no counters any more.
             sums[index] += max(value - counted[index], 0)
-        self._counted[connection] = [max(pair) for pair in zip(exchanged, counted, strict=True)]
+        self._counted[session] = [max(pair) for pair in zip(exchanged, counted, strict=True)]
 
     def _forget_in_steps(self) -> Generator[None, None, None]:
         """Forget objects that are gone; yields after each small step."""

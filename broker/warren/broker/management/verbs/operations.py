@@ -13,7 +13,7 @@ from warren.broker.process_memory import available_memory
 from warren.wire.reply_codes import AmqpError, Reply
 
 if TYPE_CHECKING:
-    from warren.broker.connection.connection import Connection
+    from warren.broker.connection.client_session import ClientSession
     from warren.broker.management.management import Management
 
 
@@ -33,10 +33,10 @@ async def delete_queue(management: Management, request: Request) -> Json:
     return f"Queue was successfully deleted with {count} ready messages"
 
 
-def _close(connections: list[Connection], reason: str) -> None:
+def _close(sessions: list[ClientSession], reason: str) -> None:
     error = AmqpError(Reply.CONNECTION_FORCED, reason)
-    for connection in connections:
-        connection.lifecycle.shut_down(error)
+    for session in sessions:
+        session.shut_down(error)
 
 
 def close_connection(management: Management, request: Request) -> None:
