@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import uuid
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -35,8 +34,9 @@ from tests.support.polling import wait_until
 from warren.cli.pipeline import parse
 from warren.core.errors import UsageError
 from warren.pipeline.jobs import dead_letters
-from warren.pipeline.jobs.dead_letters.summary import Summary
+from warren.pipeline.jobs.dead_letters.summary import BurstRule, Summary
 from warren.pipeline.jobs.job import EVENTS, Run
+from warren.pipeline.jobs.run_options import RunOptions
 from warren.sdk import App, Command, Retry
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
@@ -48,8 +48,10 @@ def summarise(letters: DataFrame, *words: str) -> Summary:
     return dead_letters.summarise({EVENTS: dead_letters.events(letters, options)}, options)
 
 
-def options_of(*words: str) -> Namespace:
-    return parse(["dead-letters", "--source", "amqp://localhost", "--queue", "q", "--out", "o", *words])
+def options_of(*words: str) -> RunOptions[BurstRule]:
+    return parse(
+        ["dead-letters", "--source", "amqp://localhost", "--queue", "q", "--out", "o", *words]
+    ).options
 
 
 def test_the_numbers_are_those_of_pandas(spark: SparkSession, tmp_path: Path) -> None:

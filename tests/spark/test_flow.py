@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -39,9 +38,10 @@ from warren.pipeline.jobs import flow
 from warren.pipeline.jobs.flow.aggregates import captured_of
 from warren.pipeline.jobs.flow.facts import COUNTS, KEYS, MAXIMA, event_shares, partial_sums
 from warren.pipeline.jobs.flow.queue_levels import unrouted
+from warren.pipeline.jobs.flow.summary import Options, Summary, TimelineStep
 from warren.pipeline.jobs.flow.summary import Queue as Counted
-from warren.pipeline.jobs.flow.summary import Summary, TimelineStep
 from warren.pipeline.jobs.job import EVENTS, Run
+from warren.pipeline.jobs.run_options import RunOptions
 from warren.pipeline.report.formatting import clock
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
@@ -62,8 +62,8 @@ def events() -> list[dict[str, object]]:
     return sorted(found, key=lambda each: each["at"])
 
 
-def options_of(*words: str) -> Namespace:
-    return parse(["flow", "--source", "amqp://localhost", "--stream", "s", "--out", "o", *words])
+def options_of(*words: str) -> RunOptions[Options]:
+    return parse(["flow", "--source", "amqp://localhost", "--stream", "s", "--out", "o", *words]).options
 
 
 def summarise(captured: DataFrame, *words: str) -> Summary:

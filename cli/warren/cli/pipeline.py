@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from warren.core.command_output import write_error, write_json, write_line
 from warren.core.errors import ExitStatus, UsageError
@@ -17,7 +18,25 @@ from warren.pipeline.jobs.batch_run import run_once, source_options, spark_path,
 from warren.pipeline.jobs.continuous_run import claim_output_folder, run_continuously
 from warren.pipeline.jobs.job import Run, Summary
 from warren.pipeline.jobs.registry import ALL, JOBS
+from warren.pipeline.jobs.run_options import RunOptions
 from warren.pipeline.spark_session import check_spark, spark_session
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Parsed arguments of `warren pipeline`.
+
+    :param job: name of the job
+    :param master: Spark master
+    :param remote: URL of a Spark Connect server; None for a master
+    :param json: True to print the summary as JSON
+    """
+
+    job: str
+    master: str
+    remote: str | None
+    json: bool
+    options: RunOptions[Any]
 
 
 class Parser(argparse.ArgumentParser):
@@ -32,24 +51,24 @@ def main(arguments: Sequence[str]) -> int:
 
     :raises UsageError: for wrong arguments, an unreadable source, or if Java or pyspark is missing
     """
-    options = parse(arguments)
+    parsed = parse(arguments)
     started = time.monotonic()
 
     def progress(step: str) -> None:
         write_error(f"{time.monotonic() - started:6.1f} s  {step}")
 
     try:
-        summary, details = run(options, progress)
+        summary, details = run(parsed, progress)
     except PipelineError as error:
         raise UsageError(str(error)) from None
     except OSError as error:
         write_error(f"warren pipeline: {error}")
         return ExitStatus.IO
-    if options.json:
+    if parsed.json:
         write_json(summary_as_json(summary, details))
     else:
-        JOBS[options.job].show(summary)
-        write_line(f"report: {options.out / 'report.html'}")
+        JOBS[parsed.job].show(summary)
+        write_line(f"report: {parsed.options.out / 'report.html'}")
     return ExitStatus.SUCCESS
 
 
@@ -62,27 +81,36 @@ def complete(before: Sequence[str], last: str) -> Sequence[str]:
     return [] if any(word in JOBS for word in before) else sorted(JOBS)
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
+def parse(arguments: Sequence[str]) -> Arguments:
     """Parse the arguments of `warren pipeline`.
 
     :raises UsageError: for wrong arguments
     """
-    options = parser().parse_args(arguments)
-    if options.job is None:
+    parsed = parser().parse_args(arguments)
+    if parsed.job is None:
         raise UsageError(f"no job is named; the jobs are {', '.join(JOBS)} (see warren pipeline --help)")
-    options.continuous |= options.available_now
-    return options
+    options = RunOptions(
+        source=parsed.source,
+        stream=parsed.stream,
+        queue=parsed.queue,
+        out=parsed.out,
+        read_timeout=parsed.read_timeout,
+        continuous=parsed.continuous or parsed.available_now,
+        available_now=parsed.available_now,
+        every=parsed.every,
+        max_messages=parsed.max_messages,
+        own=JOBS[parsed.job].own_options(parsed),
+    )
+    return Arguments(parsed.job, parsed.master, parsed.remote, parsed.json, options)
 
 
-def run(
-    options: argparse.Namespace, progress: Callable[[str], None] = lambda step: None
-) -> tuple[Summary, Run]:
+def run(parsed: Arguments, progress: Callable[[str], None] = lambda step: None) -> tuple[Summary, Run]:
     """Run a job, from reading the source to writing the report.
 
     The folder `--out` is created if it is missing. The output of an earlier run is replaced or, with `--continuous`,
     continued. On a cluster the folder must be on storage that this process, the driver and the executors share.
 
-    :param options: result of `parse`
+    :param parsed: result of `parse`
     :param progress: called with lines of text that tell the user about the progress, such as `starting Spark`
     :return: the summary, and the details of the run
     :raises PipelineError: if the source cannot be read
@@ -90,11 +118,11 @@ def run(
     :raises SparkFailed: if Spark fails later, for example while writing
     """
     started = time.monotonic()
-    job = JOBS[options.job]
-    check(options)
+    job, options = JOBS[parsed.job], parsed.options
+    check(parsed)
     options.out.mkdir(parents=True, exist_ok=True)
     claim_output_folder(job, options)
-    progress("starting Spark" if options.remote is None else f"connecting to {options.remote}")
+    progress("starting Spark" if parsed.remote is None else f"connecting to {parsed.remote}")
     from warren.pipeline.datasource import source_errors
 
     def details() -> Run:
@@ -108,7 +136,7 @@ def run(
 
     name, log = f"warren {job.NAME}", options.out / "spark.log"
     try:
-        with spark_session(name, options.master, log, options.remote) as spark, source_errors():
+        with spark_session(name, parsed.master, log, parsed.remote) as spark, source_errors():
             if options.continuous:
                 summary = run_continuously(job, spark, options, progress, report)
             else:
@@ -121,18 +149,19 @@ def run(
     return summary, details()
 
 
-def check(options: argparse.Namespace) -> None:
-    """Check the options before Spark starts, which takes several seconds.
+def check(parsed: Arguments) -> None:
+    """Check the arguments before Spark starts, which takes several seconds.
 
-    :param options: result of `parse`
+    :param parsed: result of `parse`
     :raises UsageError: if the output folder or Spark is not usable
     :raises PipelineError: if the source is wrong
     """
+    options = parsed.options
     Address(options.source, options.read_timeout)
     spark_path(options.out)
     if options.out.exists() and not options.out.is_dir():
         raise UsageError(f"--out {options.out} is not a folder")
-    check_spark(options.remote)
+    check_spark(parsed.remote)
     from warren.pipeline.datasource import AmqpDataSource
 
     AmqpDataSource(source_options(options)).schema()

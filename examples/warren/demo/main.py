@@ -8,6 +8,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -233,9 +234,9 @@ def read_outcomes(url: str, timeout: timedelta, out: Path) -> Mapping[str, str]:
     :param timeout: time that a customer has to pay, in the time of the CSV file.
     """
     words = ["--source", url, "--stream", AUDIT.name, "--out", str(out)]
-    options = pipeline.parse(["order-timeouts", *words])
-    options.timeout = timeout
-    _, details = pipeline.run(options, lambda step: write_error(f"spark: {step}"))
+    parsed = pipeline.parse(["order-timeouts", *words])
+    options = replace(parsed.options, own=replace(parsed.options.own, timeout=timeout))
+    _, details = pipeline.run(replace(parsed, options=options), lambda step: write_error(f"spark: {step}"))
     write_error(f"spark: read {details.place} in {details.seconds:.1f} s")
     # Only installed with the extra `spark`, which `check_spark` has looked for.
     import pyarrow.parquet

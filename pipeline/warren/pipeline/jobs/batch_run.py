@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from warren.core.errors import UsageError
 from warren.pipeline import register
 from warren.pipeline.jobs.job import EVENTS, Job, Run, Summary
+from warren.pipeline.jobs.run_options import RunOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
 def run_once(
-    job: Job, spark: SparkSession, options: argparse.Namespace, progress: Callable[[str], None]
+    job: Job, spark: SparkSession, options: RunOptions[Any], progress: Callable[[str], None]
 ) -> Summary:
     """Run a job once: write `events/` and the job's tables, replacing those of an earlier run, and return the summary.
 
-    :param options: parsed arguments of the command line: what to read, output folder, and the job's own
+    :param options: options of the run
     :param progress: called with a few words when a step begins
     :raises PySparkException: if the data source or Spark fails
     """
@@ -39,12 +39,12 @@ def run_once(
     return job.summarise(tables, options)
 
 
-def source_options(options: argparse.Namespace) -> dict[str, str]:
+def source_options(options: RunOptions[Any]) -> dict[str, str]:
     """Return the options with which the data source `amqp` reads: `url`, `queue` or `stream`, and `timeout`.
 
-    :param options: parsed arguments of the command line: `source`, `queue`, `stream` and `read_timeout`
+    :param options: options of the run, of which `source`, `queue`, `stream` and `read_timeout` are used
     """
-    named = {"stream": options.stream} if options.stream is not None else {"queue": options.queue}
+    named = {"stream": options.stream} if options.stream is not None else {"queue": options.queue or ""}
     return {"url": options.source, **named, "timeout": str(options.read_timeout)}
 
 

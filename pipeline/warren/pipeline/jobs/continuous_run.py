@@ -9,7 +9,6 @@ batches.
 
 from __future__ import annotations
 
-import argparse
 import json
 import signal
 import threading
@@ -17,13 +16,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warren.core.errors import UsageError
 from warren.pipeline import register
 from warren.pipeline.jobs.batch_run import replace_file, source_options, spark_path
 from warren.pipeline.jobs.job import EVENTS, Job, Summary
+from warren.pipeline.jobs.run_options import RunOptions
 from warren.pipeline.jobs.streaming_queries import StreamingQueries
 from warren.pipeline.spark_session import quiet_pandas
 
@@ -59,13 +58,13 @@ minute. Any other value was chosen by the user and is kept."""
 def run_continuously(
     job: Job,
     spark: SparkSession,
-    options: argparse.Namespace,
+    options: RunOptions[Any],
     progress: Callable[[str], None],
     report: Callable[[Summary], None],
 ) -> Summary:
     """Run a job until SIGINT or SIGTERM, or with `options.available_now` until all available messages are processed.
 
-    :param options: parsed arguments of the command line: what to read, output folder, intervals, and the job's own
+    :param options: options of the run
     :param progress: called with a few words about each step
     :param report: called with every new summary
     :return: the last summary
@@ -116,10 +115,10 @@ def run_continuously(
         return count()
 
 
-def source(spark: SparkSession, options: argparse.Namespace) -> DataFrame:
+def source(spark: SparkSession, options: RunOptions[Any]) -> DataFrame:
     """Return a streaming frame of the messages in the queue or streams that the options name.
 
-    :param options: parsed arguments of the command line; a queue is read through a spool in their output folder
+    :param options: options of the run; a queue is read through a spool in their output folder
     """
     given = source_options(options)
     if options.queue is not None:
@@ -309,14 +308,14 @@ def streaming_settings(spark: SparkSession) -> Iterator[None]:
             spark.conf.set(name, former or "")
 
 
-def claim_output_folder(job: Job, options: argparse.Namespace) -> None:
+def claim_output_folder(job: Job, options: RunOptions[Any]) -> None:
     """Check that this run may use the output folder, and record a continuous run in `RUN_FILE`.
 
-    :param options: parsed arguments of the command line, of which `out`, `queue`, `stream` and `continuous` are used
+    :param options: options of the run, of which `out`, `queue`, `stream` and `continuous` are used
     :raises UsageError: if the folder holds a continuous run of another job, queue or stream, or if one of this run and
         the run in the folder is continuous and the other a batch run
     """
-    out: Path = options.out
+    out = options.out
     streams = None if options.stream is None else sorted(options.stream.split(","))
     this_run = {"job": job.NAME, "streams": streams, "queue": options.queue}
     if any((out / CHECKPOINTS / EVENTS / "offsets").glob("[0-9]*")):

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from warren.pipeline.jobs.run_options import RunOptions
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -77,40 +79,43 @@ class Job(Protocol):
     DESCRIPTION: str
 
     def add_options(self, parser: argparse.ArgumentParser, /) -> None:
-        """Add the job's own command-line options to its parser.
+        """Add the job's own command-line options to its parser."""
 
-        The other methods receive their values, and those of the options that all jobs share, as `options`.
+    def own_options(self, parsed: argparse.Namespace, /) -> object:
+        """Return the values of the options of `add_options` as a frozen dataclass: `RunOptions.own` of the other methods.
+
+        :param parsed: parsed arguments of the command line
         """
 
-    def events(self, messages: DataFrame, options: argparse.Namespace, /) -> DataFrame:
+    def events(self, messages: DataFrame, options: RunOptions[Any], /) -> DataFrame:
         """Convert messages to the rows of the table `events`.
 
         In a continuous run (`messages.isStreaming`) the result must support Spark's output mode `append`.
 
         :param messages: messages with the columns of the data source `amqp`
-        :param options: parsed arguments of the command line, as in the following methods
+        :param options: options of the run, as in the following methods
         """
 
-    def tables(self, events: DataFrame, options: argparse.Namespace, /) -> Mapping[str, DataFrame]:
+    def tables(self, events: DataFrame, options: RunOptions[Any], /) -> Mapping[str, DataFrame]:
         """Derive the job's other tables, by name, from all rows of `events`. Each is written to a folder of Parquet
         files.
 
-        :param options: parsed arguments of the command line
+        :param options: options of the run
         """
 
-    def streams(self, events: DataFrame, options: argparse.Namespace, /) -> Mapping[str, DataFrame]:
+    def streams(self, events: DataFrame, options: RunOptions[Any], /) -> Mapping[str, DataFrame]:
         """Derive the same tables as `tables` as streaming frames in output mode `append`, for a continuous run.
 
         A later row may correct an earlier row with the same key.
 
-        :param options: parsed arguments of the command line
+        :param options: options of the run
         """
 
-    def summarise(self, tables: Mapping[str, DataFrame], options: argparse.Namespace, /) -> Summary:
+    def summarise(self, tables: Mapping[str, DataFrame], options: RunOptions[Any], /) -> Summary:
         """Compute the numbers that the job's page and summary.json show, from the written tables.
 
         :param tables: frames that read the written tables, `events` included, from their Parquet files, by name
-        :param options: parsed arguments of the command line
+        :param options: options of the run
         """
 
     def page(self, summary: Any, run: Run, /) -> str:

@@ -17,6 +17,7 @@ from warren.pipeline.jobs.dead_letters.facts import letters_of
 from warren.pipeline.jobs.dead_letters.page import page as page
 from warren.pipeline.jobs.dead_letters.summary import BurstRule, Summary
 from warren.pipeline.jobs.job import EVENTS
+from warren.pipeline.jobs.run_options import RunOptions
 from warren.pipeline.report.formatting import brief
 
 if TYPE_CHECKING:
@@ -50,6 +51,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def own_options(parsed: argparse.Namespace) -> BurstRule:
+    return BurstRule(parsed.burst_gap, parsed.burst_least, parsed.burst_of)
+
+
 def at_least_two(text: str) -> int:
     """Parse the value of `--burst-least`: the number of deaths (dead-letterings) at short intervals from which on they
     count as a burst.
@@ -65,7 +70,7 @@ def at_least_two(text: str) -> int:
     return count
 
 
-def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
+def events(messages: DataFrame, options: RunOptions[BurstRule]) -> DataFrame:
     """Return one row for each dead letter, with queue, reason and times of its deaths (dead-letterings).
 
     :param messages: messages with the columns of the data source `amqp`
@@ -74,7 +79,7 @@ def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
     return letters_of(messages)
 
 
-def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
+def tables(events: DataFrame, options: RunOptions[BurstRule]) -> Mapping[str, DataFrame]:
     """Return an empty mapping: the job has no tables besides `events`, from which the summary is computed.
 
     :param events: not used, nor are `options`
@@ -85,8 +90,8 @@ def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataF
 streams = tables
 
 
-def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> Summary:
-    return summary_of(tables[EVENTS], BurstRule(options.burst_gap, options.burst_least, options.burst_of))
+def summarise(tables: Mapping[str, DataFrame], options: RunOptions[BurstRule]) -> Summary:
+    return summary_of(tables[EVENTS], options.own)
 
 
 def show(summary: Summary) -> None:

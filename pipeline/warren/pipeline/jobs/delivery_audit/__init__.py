@@ -20,6 +20,7 @@ from warren.pipeline.jobs.delivery_audit.losses import PLACES, Rules
 from warren.pipeline.jobs.delivery_audit.page import page as page
 from warren.pipeline.jobs.delivery_audit.summary import Summary, summary_of
 from warren.pipeline.jobs.event_rows import events_of
+from warren.pipeline.jobs.run_options import RunOptions
 from warren.pipeline.report.formatting import brief
 
 if TYPE_CHECKING:
@@ -57,6 +58,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def own_options(parsed: argparse.Namespace) -> Rules:
+    return Rules(parsed.settle, parsed.late, parsed.unordered)
+
+
 def names(text: str) -> tuple[str, ...]:
     """Split a comma-separated list of exchange and queue names: the value of `--unordered`, those in which messages may
     overtake each other.
@@ -64,7 +69,7 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
 
-def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
+def events(messages: DataFrame, options: RunOptions[Rules]) -> DataFrame:
     """Return one row for each captured message event (published, delivered, acknowledged, ...); a batch of events that
     was published twice counts once.
 
@@ -74,7 +79,7 @@ def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
     return events_of(messages)
 
 
-def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
+def tables(events: DataFrame, options: RunOptions[Rules]) -> Mapping[str, DataFrame]:
     """Return the tables `facts` and `capture`.
 
     `facts` has a row for each message and queue, with counts and times of the message's events there. `capture` has a
@@ -87,7 +92,7 @@ def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataF
     return {"facts": facts_of(events), "capture": capture_of(events)}
 
 
-def streams(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
+def streams(events: DataFrame, options: RunOptions[Rules]) -> Mapping[str, DataFrame]:
     """Return an empty mapping, so a continuous run writes only the events continuously and derives the tables for each
     summary.
 
@@ -99,34 +104,33 @@ def streams(events: DataFrame, options: argparse.Namespace) -> Mapping[str, Data
     return {}
 
 
-def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> Summary:
+def summarise(tables: Mapping[str, DataFrame], options: RunOptions[Rules]) -> Summary:
     """Write the tables `messages` and `findings` and return the summary computed from them.
 
     A continuous run has only the events, so `facts` and `capture` are written here as well.
 
     :param tables: frames that read the written tables `events` and, in a batch run, `facts` and `capture`
-    :param options: parsed arguments of the command line: output folder, and the parameters of the audit
+    :param options: options of the run
     """
     folder = spark_path(options.out)
     made = tables if "facts" in tables else made_of(tables, options, folder)
-    rules = Rules(options.settle, options.late, options.unordered)
     return summary_of(
         tables["events"],
         made["facts"],
         made["capture"],
-        rules,
+        options.own,
         lambda frame, name: write_and_reload(frame, f"{folder}/{name}"),
     )
 
 
 def made_of(
-    given: Mapping[str, DataFrame], options: argparse.Namespace, folder: str
+    given: Mapping[str, DataFrame], options: RunOptions[Rules], folder: str
 ) -> Mapping[str, DataFrame]:
     """Derive the tables `facts` and `capture` from the table `events`, write them as Parquet files, and return frames
     that read these files, by the table's name.
 
     :param given: written tables by name, of which only `events` is used
-    :param options: parsed arguments of the command line; not used
+    :param options: options of the run; not used
     :param folder: URL of the output folder, in which each table gets a folder of its own
     """
     return {

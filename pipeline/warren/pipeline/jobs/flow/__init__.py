@@ -19,6 +19,7 @@ from warren.pipeline.jobs.flow.facts import routes_of, steps_of
 from warren.pipeline.jobs.flow.page import page as page
 from warren.pipeline.jobs.flow.page import trend_words
 from warren.pipeline.jobs.flow.summary import Limit, Options, Summary
+from warren.pipeline.jobs.run_options import RunOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,6 +56,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def own_options(parsed: argparse.Namespace) -> Options:
+    return Options(parsed.step, parsed.trend, parsed.limit)
+
+
 def limit(text: str) -> Limit:
     """Parse the value of `--limit`: a queue's maximum length in messages or bytes, for the forecast.
 
@@ -71,7 +76,7 @@ def limit(text: str) -> Limit:
     return Limit(float(int(found[1]) * UNITS[found[2]]), "bytes")
 
 
-def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
+def events(messages: DataFrame, options: RunOptions[Options]) -> DataFrame:
     """Return one row for each captured message event (published, delivered, acknowledged, ...); a batch of events that
     was published twice counts once.
 
@@ -81,7 +86,7 @@ def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
     return events_of(messages)
 
 
-def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
+def tables(events: DataFrame, options: RunOptions[Options]) -> Mapping[str, DataFrame]:
     """Return the tables `steps` and `routes`.
 
     `steps` has counts of events for each second, queue and consumer. `routes` has, for each exchange and routing key,
@@ -97,8 +102,8 @@ def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataF
 streams = tables
 
 
-def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> Summary:
-    return summary_of(tables, Options(options.step, options.trend, options.limit))
+def summarise(tables: Mapping[str, DataFrame], options: RunOptions[Options]) -> Summary:
+    return summary_of(tables, options.own)
 
 
 def show(summary: Summary) -> None:

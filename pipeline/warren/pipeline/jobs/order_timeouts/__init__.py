@@ -20,7 +20,8 @@ from warren.pipeline.jobs.order_timeouts.facts import (
     with_outcome,
 )
 from warren.pipeline.jobs.order_timeouts.page import page as page
-from warren.pipeline.jobs.order_timeouts.summary import Summary, summary_of
+from warren.pipeline.jobs.order_timeouts.summary import Options, Summary, summary_of
+from warren.pipeline.jobs.run_options import RunOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -58,6 +59,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def own_options(parsed: argparse.Namespace) -> Options:
+    return Options(parsed.timeout, parsed.recount, parsed.settle, parsed.remember)
+
+
 def duration_list(text: str) -> tuple[timedelta, ...]:
     """Parse a comma-separated list of durations: the value of `--recount`, other payment timeouts under which the
     orders are counted again.
@@ -67,7 +72,7 @@ def duration_list(text: str) -> tuple[timedelta, ...]:
     return tuple(durations.duration_argument(word) for word in text.split(","))
 
 
-def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
+def events(messages: DataFrame, options: RunOptions[Options]) -> DataFrame:
     """Return one row for each message, with the fact that it states about an order: placed, paid, cancelled or
     refunded.
 
@@ -77,37 +82,37 @@ def events(messages: DataFrame, options: argparse.Namespace) -> DataFrame:
     return events_of(messages)
 
 
-def tables(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
+def tables(events: DataFrame, options: RunOptions[Options]) -> Mapping[str, DataFrame]:
     """Return the table `orders`: one row for each order, with its times and outcome.
 
     :param events: one row for each message, from the function `events`
-    :param options: parsed arguments of the command line, of which the payment timeout is used
+    :param options: options of the run
     """
     from pyspark.sql import functions as F
 
     orders = merged_facts(facts_of(events)).withColumns(
         {"revision": F.lit(1), "settled_at": F.current_timestamp()}
     )
-    return {"orders": with_outcome(orders, options.timeout)}
+    return {"orders": with_outcome(orders, options.own.timeout)}
 
 
-def streams(events: DataFrame, options: argparse.Namespace) -> Mapping[str, DataFrame]:
+def streams(events: DataFrame, options: RunOptions[Options]) -> Mapping[str, DataFrame]:
     """Return `orders` as a streaming frame.
 
     It has a row for each order when no new message about the order has arrived for some time, and one more row whenever
     later messages change the order.
 
     :param events: one row for each message, from the function `events`
-    :param options: parsed arguments of the command line, of which `timeout`, `settle` and `remember` are used
+    :param options: options of the run
     """
     from warren.pipeline.jobs.order_timeouts.streaming_outcomes import settled
 
-    rows = settled(facts_of(events), options.timeout, options.settle, options.remember)
-    return {"orders": with_outcome(rows, options.timeout)}
+    rows = settled(facts_of(events), options.own.timeout, options.own.settle, options.own.remember)
+    return {"orders": with_outcome(rows, options.own.timeout)}
 
 
-def summarise(tables: Mapping[str, DataFrame], options: argparse.Namespace) -> Summary:
-    return summary_of(tables["events"], tables["orders"], options.timeout, options.recount)
+def summarise(tables: Mapping[str, DataFrame], options: RunOptions[Options]) -> Summary:
+    return summary_of(tables["events"], tables["orders"], options.own.timeout, options.own.recount)
 
 
 def show(summary: Summary) -> None:

@@ -32,6 +32,22 @@ for each message."""
 
 
 @dataclass(frozen=True)
+class Options:
+    """Options of the job `order-timeouts`.
+
+    :param timeout: timeout after which the workflow cancels an order
+    :param recount: other timeouts to compute the outcomes for
+    :param settle: in a continuous run, time without a new message after which an order is settled
+    :param remember: in a continuous run, time for which a decided order is kept for corrections
+    """
+
+    timeout: timedelta
+    recount: tuple[timedelta, ...]
+    settle: timedelta
+    remember: timedelta
+
+
+@dataclass(frozen=True)
 class Messages:
     """Numbers of messages that were read, by type and readability."""
 
