@@ -1,8 +1,4 @@
-"""Deletion, move and replay of ready messages, one by one.
-
-A move puts a copy into the queues of the target and removes the message in one record of the log, as dead-lettering does:
-after a crash, either the message or its copies are there. A message that cannot be moved stays where it is.
-"""
+"""Deletion, move and replay of the ready messages that a request selects, one by one."""
 
 from __future__ import annotations
 
@@ -27,26 +23,19 @@ from warren.broker.http_api.messages.queue_browser import (
     position_of,
     ready_after,
 )
-from warren.broker.management.json_values import name_text
 from warren.broker.management.request import Json
 from warren.broker.management.time_slices import run_in_slices
-from warren.broker.model.deduplication import DUPLICATE
 from warren.broker.model.message import Message
 from warren.broker.model.queue.queue import Queue
 from warren.broker.model.server_names import LONGEST_NAME
-from warren.broker.operations.publishing import check_topics, exchange_to_publish_to, expiration_ms
+from warren.broker.operations.message_moves import MoveRefused, delete_message, move_message
 from warren.wire.content import body_payload, join_content
 from warren.wire.properties import Properties, encode
-from warren.wire.reply_codes import AmqpError
 
 MOST_SECONDS: Final = 20.0
 """Seconds after which a request returns, even if messages are left; the next one continues."""
 MOST_FAILURES: Final = 100
 """Most failures that a response lists. After as many, the request returns."""
-
-
-class Failure(Exception):
-    """Refusal to move one message, with the reason. The message stays in its queue."""
 
 
 @dataclass
@@ -92,6 +81,7 @@ class Action:
     def __init__(self, call: Call, queue: Queue) -> None:
         self.call = call
         self.queue = queue
+        self.principal = call.principal()
         self.place = -1
         """Index of the next message among those that were requeued (`queue_browser.place_of`)."""
 
@@ -99,71 +89,18 @@ class Action:
         """Carry out the action on a message; return False if it is not ready in the queue any more.
 
         :param message: the message, or a copy of it, with its content.
-        :raises Failure: it stays in the queue.
+        :raises MoveRefused: it stays in the queue.
         """
-        removed = self._take(message)
-        if removed is None:
-            return False
-        if self.queue.capture is not None:
-            self.queue.capture.dropped(self.queue, removed, "deleted")
-        if removed.stored:
-            self.queue.remove_from_log(removed)
-        return True
+        return delete_message(self.queue, message, self.place)
 
-    def _take(self, message: Message) -> Message | None:
-        removed = self.queue.ready.remove(message.priority, message.sequence, self.place)
-        if removed is not None and not removed.content:
-            removed.content = message.content
-            removed.exchange, removed.routing_key = message.exchange, message.routing_key
-            removed.channel = message.channel
-            removed.dead_lettered, removed.has_bcc = message.dead_lettered, message.has_bcc
-        return removed
-
-    def _publish(self, message: Message, copy: Message, properties: Properties) -> bool:
-        """Put a copy of a message where it is addressed to, and remove the message, in one record of the log.
+    def move(self, message: Message, copy: Message, properties: Properties) -> bool:
+        """Put a copy of a message where the copy is addressed to, and remove the message.
 
         Return False if the message is not ready in the queue any more.
 
-        :raises Failure: nothing has changed.
+        :raises MoveRefused: it stays in the queue.
         """
-        queue, vhost = self.queue, self.queue.vhost
-        authorization = self.call.principal().authorization
-        try:
-            exchange = exchange_to_publish_to(authorization, vhost, copy.exchange)
-            check_topics(authorization, exchange, [copy.routing_key])
-            expiration = properties.data("expiration")
-            if expiration is not None:
-                copy.ttl = expiration_ms(expiration)
-        except AmqpError as error:
-            raise Failure(error.explanation) from None
-        targets = vhost.find_queues(exchange, [copy.routing_key], properties.headers, copy)
-        if targets is DUPLICATE:
-            raise Failure("it is a duplicate of a recent message")
-        if not targets:
-            raise Failure(
-                f"exchange '{name_text(exchange.name)}' routes key '{name_text(copy.routing_key)}' to no queue"
-            )
-        for target in targets:
-            if target.rejects_publishes and target.has_length_limit and target.limit.would_exceed(copy):
-                raise Failure(f"queue '{name_text(target.name)}' is full")
-        removed = self._take(message)
-        if removed is None:
-            return False
-        dead_lettering = vhost.dead_lettering
-        was_busy = dead_lettering.busy
-        # What overflows in the target is dead-lettered after the move, which is one record of the log.
-        dead_lettering.defer()
-        try:
-            vhost.transfer(queue, removed, targets, copy)
-        finally:
-            vhost.end_transfers({queue: True})
-            if not was_busy:
-                dead_lettering.resume()
-        exchange.published_in += 1
-        exchange.published_out += len(targets)
-        if queue.capture is not None:
-            queue.capture.dead_lettered(queue, removed, "moved")
-        return True
+        return move_message(self.principal, self.queue, message, self.place, copy, properties)
 
 
 class Move(Action):
@@ -177,7 +114,7 @@ class Move(Action):
     def apply(self, message: Message) -> bool:
         properties = decode_properties(message)
         if properties is None:
-            raise Failure("its headers are malformed")
+            raise MoveRefused("its headers are malformed")
         content = message.content
         if message.has_bcc:
             headers = {name: field for name, field in properties.headers.items() if name != "BCC"}
@@ -187,7 +124,7 @@ class Move(Action):
             )
         copy = message.copy()
         copy.exchange, copy.routing_key, copy.content, copy.has_bcc = self.exchange, self.key, content, False
-        return self._publish(message, copy, properties)
+        return self.move(message, copy, properties)
 
 
 class Replay(Action):
@@ -205,36 +142,36 @@ class Replay(Action):
     def apply(self, message: Message) -> bool:
         properties = decode_properties(message)
         if properties is None:
-            raise Failure("its headers are malformed")
+            raise MoveRefused("its headers are malformed")
         letter = DeadLetter.of(properties)
         if letter is None:
-            raise Failure("it is no dead letter: no header says where it was published")
+            raise MoveRefused("it is no dead letter: no header says where it was published")
         try:
             content, changed = replayed_content(properties, body_payload(message.content), letter, self.edit)
         except ApiError as error:
-            raise Failure(str(error.reason)) from None
+            raise MoveRefused(str(error.reason)) from None
         by_exchange = self.to_exchange or not letter.queue
         exchange, key = (letter.exchange, letter.keys[0]) if by_exchange else ("", letter.queue)
         size = len(body_payload(content))
         if size > self.call.node.settings.max_message_size:
-            raise Failure(f"its body is larger than {self.call.node.settings.max_message_size} bytes")
+            raise MoveRefused(f"its body is larger than {self.call.node.settings.max_message_size} bytes")
         copy = Message(_short("exchange", exchange), _short("routing key", key), content, size, 1)
         copy.persistent = True
         priority = changed.get("priority", 0)
         assert isinstance(priority, int)
         copy.priority = priority
-        return self._publish(message, copy, changed)
+        return self.move(message, copy, changed)
 
 
 def _short(what: str, name: str) -> bytes:
     """Return a name or a routing key from the headers of a message, which may have any length, as a short string.
 
     :param what: what it is, for the error text.
-    :raises Failure: if it is longer than AMQP allows.
+    :raises MoveRefused: if it is longer than AMQP allows.
     """
     encoded = name.encode("utf-8", "surrogateescape")
     if len(encoded) > LONGEST_NAME:
-        raise Failure(f"the {what} in its headers is longer than {LONGEST_NAME} bytes")
+        raise MoveRefused(f"the {what} in its headers is longer than {LONGEST_NAME} bytes")
     return encoded
 
 
@@ -308,9 +245,9 @@ async def perform(
             else:
                 outcome.done += 1
                 removed.append(message)
-        except Failure as failure:
+        except MoveRefused as refused:
             identity = MessageId.of(queue, *position_of(queue, message))
-            outcome.failed.append((str(identity), str(failure)))
+            outcome.failed.append((str(identity), str(refused)))
 
     while not queue.deleted:
         removed: list[Message] = []
