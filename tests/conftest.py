@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,7 +86,10 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is above the chosen tier; with `--amqp-url`, what starts a broker of its own. Slow files first."""
     chosen = tiers.chosen()
-    selected = [item for item in items if tiers.tier_of(item) <= chosen]
+    counts: Counter[str] = Counter()
+    selected = [
+        item for item in items if tiers.tier_of(item) <= chosen and not tiers.is_sampled_out(item, counts)
+    ]
     if config.getoption("--amqp-url") is not None:
         selected = [
             item for item in selected if {"amqp_url", "rabbitmq"} & set(getattr(item, "fixturenames", ()))

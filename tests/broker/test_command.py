@@ -160,6 +160,7 @@ def test_an_address_of_another_machine_is_an_error() -> None:
     assert "choose an address of this machine with --host" in lines[0]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -372,6 +372,7 @@ def test_dead_letters_that_wait_keep_a_queue_from_being_deleted_if_empty(
     assert "event=dead_letter.deleted_with_queue queue='work' messages=5" in caplog.text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("by_http", [False, True])
 def test_dead_letters_that_wait_count_as_messages_and_are_not_lost_unseen(
     by_http: bool, caplog: pytest.LogCaptureFixture

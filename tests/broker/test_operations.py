@@ -332,6 +332,7 @@ def params(cases: Mapping[str, Asked]) -> list[Any]:
     return [pytest.param(asked, id=name.replace(" ", "-")) for name, asked in cases.items()]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("kind", "prepare"),
     [
@@ -352,6 +353,7 @@ def test_an_operation_on_a_queue_has_one_outcome_over_all_surfaces(
     run(tmp_path, caplog, asked, kind=kind, prepare=prepare)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("prepare", [exclusive, ready])
 @pytest.mark.parametrize("asked", params(ON_A_QUEUE))
 def test_an_operation_on_a_queue_is_refused_alike_over_all_surfaces(
@@ -464,6 +466,7 @@ REFUSED: Final = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("asked", params(DONE))
 @pytest.mark.parametrize("user", ["guest", LIMITED])
 def test_a_declaration_has_one_outcome_over_all_surfaces(
@@ -473,6 +476,7 @@ def test_a_declaration_has_one_outcome_over_all_surfaces(
     assert (outcome.refusal is not None) is (user == LIMITED)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("asked", params(REFUSED))
 @pytest.mark.parametrize("user", ["guest", pytest.param(LIMITED, marks=pytest.mark.slow)])
 def test_a_declaration_is_refused_alike_over_all_surfaces(
@@ -580,6 +584,7 @@ NOT_PUBLISHED: Final = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("asked", params(PUBLISHED))
 def test_a_publish_has_one_outcome_over_all_surfaces(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, asked: Asked

@@ -179,6 +179,7 @@ def test_a_damaged_record_costs_one_message(
     assert "event=queue.message_lost queue='kept' sequence=1235" in caplog.text
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("how", ["missing", "cut", "header", "entries"])
 def test_a_damaged_index_costs_nothing(broker: InProcessBroker, filled: Path, how: str) -> None:
     for index in filled.glob("*.idx"):
@@ -225,6 +226,7 @@ def test_a_missing_segment_costs_its_messages_only(broker: InProcessBroker, fill
         assert [number(each.body) for each in channel.deliveries(left)] == list(range(COUNT - left, COUNT))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("durable", [True, False], ids=["durable", "transient"])
 def test_delayed_messages_are_paged_out(broker: InProcessBroker, durable: bool) -> None:
     """Delay more messages than memory may hold: they arrive in the order of their due times, also after a restart."""

@@ -217,6 +217,7 @@ def end(broker: BrokerProcess, how: str) -> None:
     broker.start()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.processes
 @pytest.mark.parametrize("how", ENDS)
 def test_a_quorum_queue_keeps_confirmed_messages_of_every_delivery_mode(tmp_path: Path, how: str) -> None:
@@ -262,6 +263,7 @@ def mode_of(message: Message) -> int | None:
     return mode
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.processes
 @pytest.mark.parametrize("how", ENDS)
 def test_a_stream_keeps_confirmed_messages_of_every_delivery_mode(tmp_path: Path, how: str) -> None:

@@ -71,6 +71,7 @@ def flip(path: Path, what: bytes) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_a_flipped_bit_loses_one_message_and_is_reported(broker: BrokerProcess, how: str) -> None:
     publish(broker.url, 1, 20)
@@ -148,6 +149,7 @@ def shorten(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("damage", "report"),
     [(remove, "segment 2 is missing"), (shorten, "segment 2")],

@@ -86,6 +86,7 @@ def busy_http(url: str) -> Iterator[socket.socket]:
     return iter((slow, greedy, working))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("stop", [stop_by_signal, stop_by_command], ids=["signal", "command"])
 def test_a_busy_broker_stops_and_keeps_what_it_confirmed(
     tmp_path: Path, stop: Callable[[BrokerProcess], None]

@@ -115,6 +115,7 @@ def test_more_than_five_flaky_tests_fail_the_step(project: Path) -> None:
     assert "test: failed: 6 tests failed (" in done.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_flaky_tests_of_all_steps_are_counted_together(project: Path) -> None:
     (project / "test_flaky.py").write_text(FAILS_ONCE.format(count=3))
@@ -126,6 +127,7 @@ def test_flaky_tests_of_all_steps_are_counted_together(project: Path) -> None:
     assert "second: failed: 3 tests failed, and 3 were flaky before (" in done.stdout.splitlines()[-1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.processes
 @pytest.mark.parametrize(
     "content", ["import missing_module\n", "def test_passes(unknown_fixture):\n    pass\n"]

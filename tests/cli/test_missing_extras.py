@@ -71,6 +71,7 @@ def test_every_public_name_and_command_is_there_without_extras() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("words", "extra"),

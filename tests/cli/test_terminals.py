@@ -330,7 +330,7 @@ def check(name: str, words: Sequence[str], place: Place) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each command on each terminal in tier `all`; below, every third on one of them, in turn, and few verbs."""
+    """Run each command on each terminal in tier `all`; below, every eighth on one of them, in turn, and few verbs."""
     names = {"terminal": list(TERMINALS), "encoding": ["utf-8", "ascii", "cp1252"]}
     variable = next((each for each in names if each in metafunc.fixturenames), None)
     if variable is None or "command" not in metafunc.fixturenames:
@@ -339,7 +339,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     verbs = {command for command in commands() if command[0] == "ctl"}
     chosen = WITH_JSON if variable == "encoding" else commands()
     if not everything:
-        chosen = [each for each in chosen if each not in verbs][::3] + sorted(verbs & set(chosen))[::24]
+        chosen = [each for each in chosen if each not in verbs][::8] + sorted(verbs & set(chosen))[::60]
     pairs = [
         (command, name)
         for index, command in enumerate(chosen)
@@ -411,6 +411,7 @@ LISTED: Final = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("command", LISTED, ids="-".join)
 def test_values_from_messages_are_shown_escaped_and_whole(command: tuple[str, ...], place: Place) -> None:
     words = WORK[command](place)
@@ -451,6 +452,7 @@ def test_a_log_has_no_line_of_a_message(place: Place) -> None:
     check_texts(Ended(0, "", place.server.errors.replace("Traceback", "")))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("closing", ["", ">&-", "<&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_broker_runs_without_standard_streams(closing: str, tmp_path: Path) -> None:
     words = warren("broker", "--port", "0", "--data-dir", tmp_path / "data")
@@ -482,6 +484,7 @@ def test_a_broker_whose_start_nobody_can_read_stops(tmp_path: Path) -> None:
     check_start(["broker", "--port", "0", "--data-dir", str(tmp_path / "data")], tmp_path)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_workers_whose_start_nobody_can_read_stop(workers: str, place: Place) -> None:
     check_start(["run", APP, "--workers", workers, "--url", place.url], place.folder)

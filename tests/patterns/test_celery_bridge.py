@@ -125,6 +125,7 @@ async def test_a_retry_is_delayed_counted_and_announced(warren: Warren) -> None:
     assert (bridge.statistics.retried, bridge.statistics.succeeded) == (2, 1)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("message", "reason"),
     [

@@ -421,6 +421,7 @@ async def one_letter_behind_proxy(app: App, url: str, name: str) -> AsyncIterato
         yield proxy, counts
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("single_active_consumer", [False, True])
 @pytest.mark.parametrize("type", ["quorum", "classic"])
 async def test_a_queue_whose_leader_answers_late_is_not_taken_for_empty(

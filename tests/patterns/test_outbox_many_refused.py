@@ -55,6 +55,7 @@ class Service:
             return int((await session.execute(text(f"SELECT count(*) FROM {table}"))).scalar_one())
 
 
+@pytest.mark.sampled(2)
 async def test_thousands_of_refused_messages_are_retried_on_request(
     warren: Warren, sessions: Sessions
 ) -> None:
@@ -92,6 +93,7 @@ async def test_thousands_of_refused_messages_are_retried_on_request(
     recorder.check_sizes()
 
 
+@pytest.mark.sampled(2)
 async def test_a_start_deletes_the_refusals_of_missing_messages_in_pieces(
     warren: Warren, sessions: Sessions
 ) -> None:
@@ -154,6 +156,7 @@ async def test_new_messages_do_not_wait_until_all_refused_ones_are_retried(
     assert relayed_at_refusals.count(1) >= 80
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", cases(range(15)))
 async def test_the_order_of_each_key_is_kept_while_many_messages_are_refused(
     warren: Warren, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int

@@ -419,6 +419,7 @@ async def test_tables_are_created_in_each_database(warren: Warren, tmp_path: Pat
     assert shop.received == ["first", "second"]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(20))
 async def test_a_search_in_pieces_finds_what_one_statement_would(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int

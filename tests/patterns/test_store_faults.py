@@ -101,6 +101,7 @@ async def test_a_rule_waits_for_a_server_that_refuses_for_now(
         await operator.aclose()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.processes
 @pytest.mark.parametrize("how", ["change", "script"])
 async def test_a_store_finds_the_new_master_behind_its_address(tmp_path: Path, how: str) -> None:

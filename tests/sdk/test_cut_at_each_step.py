@@ -206,6 +206,7 @@ async def send(
         answers.append("error")
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("fails", [False, True], ids=["succeeds", "fails"])
 @pytest.mark.parametrize("loss", Loss, ids=lambda loss: loss.name.lower())
 @pytest.mark.parametrize("step", Step, ids=lambda step: step.name.lower())
@@ -292,6 +293,7 @@ MARKS = {
 """Bytes by which the first publish of each is recognised; an App that answers requests publishes nothing else."""
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("cuts_publisher", [False, True], ids=["consumer", "both"])
 @pytest.mark.parametrize(
     ("kind", "settled"),

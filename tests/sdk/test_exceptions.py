@@ -290,6 +290,7 @@ def handlers(amqp_url: str, name: str, cell: tuple[Kind, Source]) -> Iterator[Ha
     asyncio.run(made.clean_up())
 
 
+@pytest.mark.sampled(7)
 def test_the_report_of_a_failure_does_not_decide_about_the_message(
     handlers: Handlers, cell: tuple[Kind, Source], amqp_url: str, name: str, server: Behaviour
 ) -> None:

@@ -246,6 +246,7 @@ def test_errors_name_the_cause_and_hide_the_password(
         list(QueueBrowser(Address(f"amqp://guest:guest@{host.partition('/')[0]}/nowhere"), "q").batches())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -88,6 +88,7 @@ def test_repeated_batches_count_once_and_other_messages_not_at_all(spark: SparkS
     assert numbers(found) == sorted((source.name, n) for source in (one, other) for n in range(1, 6))
 
 
+@pytest.mark.slow
 def test_streaming_reads_count_each_event_once_however_late(spark: SparkSession, tmp_path: Path) -> None:
     """Four arrivals: two sources whose clocks differ by five minutes, repeated batches, and events from days ago."""
     source, behind, old = Source(name="shop-1"), Source(name="shop-2"), Source(name="shop-3")

@@ -79,6 +79,7 @@ def test_several_streams_are_read_into_one_frame(spark: SparkSession, streams: l
     }
 
 
+@pytest.mark.slow
 def test_a_trigger_reads_a_limited_share_of_each_stream(
     spark: SparkSession, streams: list[Stream], tmp_path: Path
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_trigger_reads_a_limited_share_of_each_stream(
     }
 
 
+@pytest.mark.slow
 def test_a_stream_that_was_deleted_and_declared_again_raises_an_error(
     spark: SparkSession, streams: list[Stream], tmp_path: Path
 ) -> None:

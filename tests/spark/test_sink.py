@@ -310,6 +310,7 @@ def test_the_error_of_a_blocked_write_has_the_reason_of_the_broker(
         assert len({properties.message_id for properties, _ in consume_all(audit)}) >= 25
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
@@ -343,6 +344,7 @@ def test_invalid_columns_fail_before_anything_is_published(
         frame.write.format("amqp").options(**given).mode("append").save()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
@@ -361,6 +363,7 @@ def test_the_error_for_an_invalid_value_names_its_column(
     assert consume_all(audit) == []
 
 
+@pytest.mark.slow
 def test_errors_of_the_broker_are_reported_in_one_line(spark: SparkSession, audit: Audit) -> None:
     one = numbers(spark, 1)
     with pytest.raises(

@@ -450,6 +450,7 @@ def test_a_task_that_cannot_read_the_spool_folder_raises_an_error(audit: Audit, 
             rows(reader, start, end)
 
 
+@pytest.mark.slow
 def test_errors_name_the_cause(audit: Audit, tmp_path: Path) -> None:
     def failure(**options: object) -> str:
         with (
@@ -486,6 +487,7 @@ def test_errors_name_the_cause(audit: Audit, tmp_path: Path) -> None:
                 wait_until(one_more_is_taken, "one is taken")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

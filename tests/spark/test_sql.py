@@ -85,6 +85,7 @@ def test_a_table_of_the_catalogue_needs_its_options_in_each_statement(
     assert audit.ready() == 2
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

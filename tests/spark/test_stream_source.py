@@ -190,6 +190,7 @@ def test_errors_name_the_cause(spark: SparkSession, stream: Stream, audit: Audit
         classic.count()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -86,6 +87,19 @@ def examples(number: int) -> int:
 def cases(numbers: range) -> range:
     """Return the whole range in tier `all`, and every seventh number of it in the tiers below."""
     return numbers if _chosen is Tier.ALL else numbers[::7]
+
+
+def is_sampled_out(item: pytest.Item, counts: Counter[str]) -> bool:
+    """Return whether the marker `sampled` leaves a test out of the chosen tier.
+
+    :param counts: number of parameter sets so far of each test with the marker; it is counted up
+    """
+    mark = item.get_closest_marker("sampled")
+    if mark is None or _chosen is Tier.ALL:
+        return False
+    name = item.nodeid.partition("[")[0]
+    counts[name] += 1
+    return (counts[name] - 1) % int(mark.args[0]) != 0
 
 
 def tier_of(item: pytest.Item) -> Tier:

@@ -156,6 +156,7 @@ def halve_a_transaction(history: History, random: Random) -> FaultKind:
     return FaultKind.PARTIAL_TRANSACTION
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("plant", [lose, resurrect, reorder, clear_redelivered_flag, halve_a_transaction])
 def test_a_planted_fault_is_found(recorded: Path, plant: Plant, seed: int) -> None:
