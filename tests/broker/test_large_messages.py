@@ -231,7 +231,9 @@ def test_a_connection_that_does_not_read_a_large_message_is_closed_in_time(
 
         def dropped() -> bool:
             inprocess.advance(LINGER_SECONDS)
-            return inprocess.call(lambda: server.large is not None and server.large.closes_socket)
+            return inprocess.call(
+                lambda: server.large_output is not None and server.large_output.closes_socket
+            )
 
         wait_until(dropped, "the client has closed its socket too late")
         inprocess.advance(CLOSE_TIMEOUT)

@@ -159,7 +159,7 @@ class Connection:
         """Received bytes that are not processed yet: an incomplete frame, or frames whose processing is paused."""
         self.out: list[bytes | memoryview] = []
         """Pieces of output that have yet to be written."""
-        self.large: Optional[LargeOutput] = None  # noqa: UP045
+        self.large_output: Optional[LargeOutput] = None  # noqa: UP045
         """Large output that the transport has not got yet; None without any."""
         self.channels: dict[int, Channel] = {}
         self.scheduled_confirms: list[PublisherConfirms] = []
@@ -778,7 +778,7 @@ class Connection:
 
         :param size: bytes of all pieces.
         """
-        if size >= LARGE_CONTENT or self.large is not None:
+        if size >= LARGE_CONTENT or self.large_output is not None:
             self.write_large(pieces)
             return
         if self.descriptor < 0 or (self.transport_buffers and self.transport.get_write_buffer_size()):
@@ -799,8 +799,8 @@ class Connection:
 
     def write_large(self, pieces: list[bytes | memoryview]) -> None:
         """Write as much of large output as the socket takes, and pass the rest to the transport bit by bit."""
-        if self.large is not None:
-            self.large.add(pieces)
+        if self.large_output is not None:
+            self.large_output.add(pieces)
             return
         at: i64 = 0
         if self.descriptor >= 0 and not (self.transport_buffers and self.transport.get_write_buffer_size()):
@@ -816,14 +816,14 @@ class Connection:
                 self.transport.write(memoryview(pieces[at])[written:])
                 at += 1
         self.transport_buffers = True
-        self.large = LargeOutput(self, pieces[at:])
-        self.large.proceed()
+        self.large_output = LargeOutput(self, pieces[at:])
+        self.large_output.proceed()
         self.lifecycle.send_timeout.watch()
 
     def unread_bytes(self) -> i64:
         """Return the bytes of written output that the socket has not taken yet."""
         unread: i64 = self.transport.get_write_buffer_size()
-        return unread if self.large is None else unread + self.large.size
+        return unread if self.large_output is None else unread + self.large_output.size
 
     def unsent_bytes(self) -> int:
         """Return the bytes of output that the socket has not taken yet, those included that are not written yet."""
@@ -839,10 +839,10 @@ class Connection:
         """Pass on large output, or else resume deliveries: the write buffer is below its low-water mark again."""
         self.write_buffer_full = False
         self.lifecycle.send_timeout.on_drained()
-        if self.large is None:
+        if self.large_output is None:
             self.resume_deliveries()
-        elif not self.large.is_scheduled:
-            self.large.proceed()
+        elif not self.large_output.is_scheduled:
+            self.large_output.proceed()
 
     def resume_deliveries(self) -> None:
         """Resume deliveries to this client, whose output the transport has got, and written most of it.

@@ -46,7 +46,7 @@ class LargeOutput:
         """Pass pieces to the transport until its write buffer is full; then `Connection.on_write_buffer_low` continues."""
         connection = self.connection
         self.is_scheduled = False
-        if connection.large is not self:
+        if connection.large_output is not self:
             # The socket was lost meanwhile.
             return
         if not self._pass(time.monotonic() + connection.node.virtual_hosts.bulk_work.slice_seconds):
@@ -55,7 +55,7 @@ class LargeOutput:
                 self.is_scheduled = True
                 connection.node.loop.call_soon(self.proceed)
             return
-        connection.large = None
+        connection.large_output = None
         if self.closes_socket:
             connection.lifecycle.close_socket()
         elif connection.deliveries_paused and not connection.write_buffer_full:

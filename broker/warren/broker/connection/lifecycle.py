@@ -99,7 +99,7 @@ class ConnectionLifecycle:
         if (
             connection.out
             or connection.flush_scheduled
-            or (connection.large and connection.large.is_scheduled)
+            or (connection.large_output and connection.large_output.is_scheduled)
         ):
             return "output for"
         sock = connection.transport.get_extra_info("socket")
@@ -399,7 +399,7 @@ class ConnectionLifecycle:
 
     def on_socket_lost(self) -> None:
         """Release the connection's resources after its socket was lost."""
-        self.connection.large = None
+        self.connection.large_output = None
         self._end()
         self._cancel_timers()
 
@@ -438,9 +438,9 @@ class ConnectionLifecycle:
         """Close the socket when the output has been written, at the latest after CLOSE_TIMEOUT."""
         connection = self.connection
         transport = connection.transport
-        if connection.large is not None and not transport.is_closing():
+        if connection.large_output is not None and not transport.is_closing():
             # The last reply may be behind a large delivery, of which the transport gets a part at a time.
-            connection.large.closes_socket = True
+            connection.large_output.closes_socket = True
             transport.pause_reading()
             self.call_later(CLOSE_TIMEOUT, transport.abort)
             return

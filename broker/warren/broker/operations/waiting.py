@@ -117,11 +117,11 @@ def until_synced(disk: Disk) -> Operation[None]:
 
 
 class StoredDefinitions(Protocol):
-    """Definitions of a broker that are stored in its log."""
+    """Definitions of a broker that are stored in its data folder."""
 
     @property
     def submitted(self) -> int:
-        """Number of changes that were handed to the log."""
+        """Number of the last change that was submitted."""
 
     async def flush(self) -> None:
         """Return when the changes submitted so far are on disk."""
