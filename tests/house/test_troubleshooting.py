@@ -167,33 +167,33 @@ def test_a_row_of_the_exceptions_links_the_section_that_the_error_names() -> Non
 def test_a_traceback_ends_with_a_link_to_the_page() -> None:
     last = "".join(traceback.format_exception(Nacked("queue is full"))).splitlines()[-1]
     assert last.startswith("help: ")
-    assert last.endswith(f"#{Nacked.help_section}")
+    assert last.endswith(Nacked.help_section)
     assert "help" not in "".join(traceback.format_exception(RemoteError("sold_out", "none left")))
 
 
 @pytest.mark.parametrize(
     ("links", "page"),
     [
-        ([], "docs/troubleshooting.md"),
-        (["Documentation, https://warren.example/"], "https://warren.example/troubleshooting.html"),
+        ([], "page troubleshooting of the documentation, section patterns"),
+        (["Documentation, https://warren.example/"], "https://warren.example/troubleshooting.html#patterns"),
         (
             ["Issues, https://code.example/w/issues", "Documentation, https://code.example/w/tree/main/docs"],
-            "https://code.example/w/tree/main/docs/troubleshooting.md",
+            "https://code.example/w/tree/main/docs/troubleshooting.md#patterns",
         ),
     ],
 )
-def test_the_link_follows_the_metadata_of_the_package(
+def test_a_reference_follows_the_metadata_of_the_package(
     monkeypatch: pytest.MonkeyPatch, links: list[str], page: str
 ) -> None:
     package = Message()
     for link in links:
         package["Project-URL"] = link
     monkeypatch.setattr(documentation_links, "metadata", lambda name: package)
-    documentation_links._troubleshooting_page.cache_clear()
+    documentation_links._documentation_address.cache_clear()
     try:
-        assert documentation_links.troubleshooting_link("patterns") == f"{page}#patterns"
+        assert documentation_links.documentation_reference("troubleshooting", "patterns") == page
     finally:
-        documentation_links._troubleshooting_page.cache_clear()
+        documentation_links._documentation_address.cache_clear()
 
 
 @pytest.mark.parametrize("code", Reply, ids=lambda code: code.name)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points, version
 
 from warren.core.command_output import prepare_streams, run_command, write_error, write_line, write_lines
-from warren.core.documentation_links import troubleshooting_link
+from warren.core.documentation_links import documentation_reference
 from warren.core.errors import ExitStatus, UsageError
 
 GROUP = "warren.commands"
@@ -64,10 +64,8 @@ def usage(commands: dict[str, EntryPoint]) -> str:
     lines += [
         f"  {name:<{width}}  {command_summary(commands[name].module)}".rstrip() for name in sorted(commands)
     ]
-    help_page = troubleshooting_link("command-line")
-    return "\n".join(
-        [*lines, "", f"`warren COMMAND --help` describes a command; {help_page} explains errors."]
-    )
+    help_page = documentation_reference("troubleshooting", "command-line")
+    return "\n".join([*lines, "", f"`warren COMMAND --help` describes a command. Errors: {help_page}"])
 
 
 def command_summary(module: str) -> str:

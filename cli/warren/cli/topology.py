@@ -197,6 +197,7 @@ def _as_json(plan: Plan) -> dict[str, Any]:
             }
             for step in plan.steps
         ],
+        "own": {name: role.value for name, role in plan.own.items()},
         "undeclared": [label(item) for item in plan.undeclared],
         "risks": [
             {"kind": each.kind.value, "subject": each.subject, "text": each.text, "advice": each.advice}
@@ -234,6 +235,8 @@ def _show(plan: Plan) -> None:
         for each in step.differences:
             write_line(f"    {each}")
         write_line(f"    {step.advice}")
+    for name, role in plan.own.items():
+        write_line(f"  queue {name!r} is Warren's own: {role.meaning}", style="dim")
     for item in plan.undeclared:
         write_line(f"- {label(item)} exists, but is not declared by the App", style="dim")
     headings = {

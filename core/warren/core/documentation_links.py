@@ -1,4 +1,4 @@
-"""Links to the pages of the documentation that explain errors."""
+"""References to the pages of the documentation."""
 
 from __future__ import annotations
 
@@ -7,31 +7,29 @@ from importlib.metadata import PackageNotFoundError, metadata
 from typing import Final
 
 DISTRIBUTION: Final = "warrenmq"
-SOURCE_PAGE: Final = "docs/troubleshooting.md"
-"""Path of the page in the repository."""
 
 
-def troubleshooting_link(section: str) -> str:
-    """Return a link to a section of the troubleshooting page.
+def documentation_reference(page: str, section: str) -> str:
+    """Return where the documentation explains something: the address of a section, or words that name it.
 
-    The address of the documentation is in the metadata of released packages only; a build without it gets the path of the
-    page in the repository.
+    The address of the documentation is in the metadata of released packages only.
 
+    :param page: name of the page, such as `troubleshooting`
     :param section: anchor of the section's heading, such as `a-publish-fails`
     """
-    return f"{_troubleshooting_page()}#{section}"
+    address = _documentation_address()
+    if not address:
+        return f"page {page} of the documentation, section {section}"
+    # A repository shows the sources, a site the pages that are made from them.
+    return f"{address}/{page}.{'md' if address.endswith('/docs') else 'html'}#{section}"
 
 
 @functools.cache
-def _troubleshooting_page() -> str:
+def _documentation_address() -> str:
+    """Return the address of the documentation, without a slash at its end; empty if it is not known."""
     try:
         links = metadata(DISTRIBUTION).get_all("Project-URL") or []
     except PackageNotFoundError:
-        return SOURCE_PAGE
+        return ""
     addresses = dict(link.split(", ", 1) for link in links)
-    address = addresses.get("Documentation", "").rstrip("/")
-    if not address:
-        return SOURCE_PAGE
-    # A repository shows the sources, a site the pages that are made from them.
-    name = "troubleshooting.md" if address.endswith("/docs") else "troubleshooting.html"
-    return f"{address}/{name}"
+    return str(addresses.get("Documentation", "")).rstrip("/")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, overload
 
-from warren.core.documentation_links import troubleshooting_link
+from warren.core.documentation_links import documentation_reference
 from warren.core.durations import Duration
 from warren.sdk.exception_text import exception_text
 from warren.sdk.keywords import describe_unknown_class_keyword
@@ -40,7 +40,7 @@ class WarrenError(Exception):
     ) -> None:
         super().__init__(text)
         if self.help_section:
-            self.add_note(f"help: {troubleshooting_link(self.help_section)}")
+            self.add_note(f"help: {documentation_reference('troubleshooting', self.help_section)}")
         if retryable is not None:
             self.retryable = retryable
         if outcome is not None:

@@ -9,8 +9,9 @@ from enum import Enum, IntEnum
 from typing import Any, Final
 
 from warren.cli.doctor.snapshot import Samples
+from warren.core.documentation_links import documentation_reference
 
-PAGE: Final = "docs/doctor.md"
+PAGE: Final = "doctor"
 
 
 class Severity(IntEnum):
@@ -59,8 +60,8 @@ class Finding:
 
     @property
     def link(self) -> str:
-        """Section of the documentation about the check."""
-        return f"{PAGE}#{self.code.lower()}-{self.name}"
+        """Section of the documentation about the check: its address, or words that name it."""
+        return documentation_reference(PAGE, f"{self.code.lower()}-{self.name}")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the finding as values for JSON output."""

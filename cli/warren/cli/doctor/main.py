@@ -137,7 +137,7 @@ async def _examine(
     elif control_socket is not None:
         reader = ControlReader(control_socket, parts.virtual_host, broker)
     elif app is not None:
-        reader = AmqpReader(url, _queue_names(app), broker)
+        reader = AmqpReader(url, _queues_of(app), broker)
     else:
         option = "--control-socket PATH" if product == "Warren" else "--management-url http://HOST:15672"
         raise UsageError(
@@ -183,10 +183,10 @@ def _own_socket(port: int) -> Path | None:
     return path if any(str(address).endswith(f":{port}") for _, address in listeners) else None
 
 
-def _queue_names(app: App) -> set[str]:
+def _queues_of(app: App) -> list[Queue]:
+    """Return the queues that an App declares, with their dead letter queues, but for exclusive ones."""
     queues = [item for item in app.topology if isinstance(item, Queue) and not item.exclusive]
-    dead = [queue.dead_letter_queue for queue in queues]
-    return {queue.name for queue in (*queues, *dead) if queue is not None}
+    return [*(dead for queue in queues if (dead := queue.dead_letter_queue)), *queues]
 
 
 def _known_codes(codes: Sequence[str]) -> set[str]:
@@ -205,7 +205,8 @@ def _show(found: Sequence[Finding], skipped: Sequence[Check], broker: str) -> No
         write_line(f"{each.code} {each.name}  {escape_value(each.subject)}", style=STYLES[each.severity])
         since = "" if each.since is None else f" (since {each.since:%Y-%m-%d %H:%M:%S} UTC)"
         write_line(f"    {each.evidence}{since}")
-        write_line(f"    {each.advice}; {each.link}")
+        write_line(f"    {each.advice}")
+        write_line(f"    see {each.link}", style="dim")
     counts = [
         f"{sum(each.severity is severity for each in found)} {severity.label}"
         for severity in reversed(Severity)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from warren.cli.doctor.finding import Observation, Source, check
 from warren.cli.doctor.snapshot import QueueState, Samples
+from warren.sdk.planning import QueueRole
 
+SHOWN: Final = 3
+"""Most queues that a finding about several names."""
 LIMITS = ("max-length", "max-length-bytes", "message-ttl", "max-age")
 
 
@@ -14,13 +18,19 @@ LIMITS = ("max-length", "max-length-bytes", "message-ttl", "max-age")
     "W101",
     "no-consumers",
     Source.COUNTS,
-    advice="start the consumer of this queue; if nobody needs it any more, unbind and delete it",
+    advice="start the consumer of this queue; if nobody needs it and its messages any more, unbind and delete it",
 )
 def no_consumers(samples: Samples) -> Iterator[Observation]:
-    """Find queues with messages that nobody consumes. Dead letter queues and streams have no consumers by design."""
+    """Find queues with messages that nobody consumes.
+
+    Streams, dead letter queues and other queues of Warren's own have no consumers by design.
+    """
     dead_letters = samples.last.dead_letter_queues()
     for queue in samples.last.queues:
-        if queue.ready and not queue.consumers and queue.type != "stream" and queue.name not in dead_letters:
+        is_by_design = (
+            queue.type == "stream" or samples.last.role(queue) is not None or queue.name in dead_letters
+        )
+        if queue.ready and not queue.consumers and not is_by_design:
             yield _subject(queue), f"{queue.ready} messages are ready, and there is no consumer", queue.oldest
 
 
@@ -98,7 +108,8 @@ def no_dead_letter_exchange(samples: Samples) -> Iterator[Observation]:
     """Find durable queues that drop what is rejected, expired or over a limit."""
     dead_letters = samples.last.dead_letter_queues()
     for queue in samples.last.queues:
-        if queue.type == "stream" or queue.temporary or not queue.durable or queue.name in dead_letters:
+        is_last = samples.last.role(queue) is not None or queue.name in dead_letters
+        if queue.type == "stream" or queue.temporary or not queue.durable or is_last:
             continue
         if queue.setting("dead-letter-exchange") is None:
             yield (
@@ -115,10 +126,15 @@ def no_dead_letter_exchange(samples: Samples) -> Iterator[Observation]:
     advice="declare the exchange and bind a dead letter queue to it, or correct the argument or the policy",
 )
 def missing_dead_letter_exchange(samples: Samples) -> Iterator[Observation]:
-    """Find queues whose dead letters go to an exchange or a queue that does not exist: they are deleted."""
+    """Find queues whose dead letters go to an exchange or a queue that does not exist: they are deleted.
+
+    A queue of delayed messages that are due keeps them, see `target_missing`.
+    """
     exchanges = {each.name for each in samples.last.exchanges}
     queues = {each.name for each in samples.last.queues}
     for queue in samples.last.queues:
+        if samples.last.role(queue) is QueueRole.FORWARDING:
+            continue
         exchange, key = queue.setting("dead-letter-exchange"), queue.setting("dead-letter-routing-key")
         if exchange and exchange not in exchanges:
             yield _subject(queue), f"dead-letters to exchange {exchange!r}, which does not exist"
@@ -134,13 +150,18 @@ def missing_dead_letter_exchange(samples: Samples) -> Iterator[Observation]:
     " fill memory and disk",
 )
 def no_limit(samples: Samples) -> Iterator[Observation]:
-    """Find durable queues without a limit of length, bytes or age."""
-    for queue in samples.last.queues:
-        if not queue.temporary and all(queue.setting(name) is None for name in LIMITS):
-            yield (
-                _subject(queue),
-                f"has no limit of length, bytes or age ({queue.ready + queue.unacked} messages)",
-            )
+    """Find durable queues without a limit of length, bytes or age; those of Warren's own hold what others let in."""
+    found = [
+        queue
+        for queue in samples.last.queues
+        if not queue.temporary
+        and samples.last.role(queue) in (None, QueueRole.DEAD_LETTERS)
+        and all(queue.setting(name) is None for name in LIMITS)
+    ]
+    if found:
+        messages = sum(queue.ready + queue.unacked for queue in found)
+        what = "has no limit" if len(found) == 1 else "have no limit"
+        yield _together(found), f"{what} of length, bytes or age ({messages} messages)"
 
 
 @check(
@@ -172,6 +193,80 @@ def dead_letters(samples: Samples) -> Iterator[Observation]:
     for queue in samples.last.queues:
         if queue.name in names and queue.ready:
             yield _subject(queue), f"{queue.ready} dead letters", queue.oldest
+
+
+@check(
+    "I109",
+    "delayed",
+    Source.COUNTS,
+    advice="nothing needs to be done: they move on when their time has come; deleting the queue would delete them",
+)
+def delayed(samples: Samples) -> Iterator[Observation]:
+    """Find queues in which messages wait for a delay to end: of timers, retries and delayed publishes."""
+    found = [
+        queue for queue in samples.last.queues if samples.last.role(queue) is QueueRole.DELAY and queue.ready
+    ]
+    if found:
+        yield _together(found), f"{sum(queue.ready for queue in found)} messages are delayed"
+
+
+@check(
+    "W110",
+    "target-missing",
+    Source.QUEUES,
+    Source.GROWTH,
+    advice="declare the exchange, the queue and the binding that take them again: they move there then",
+)
+def target_missing(samples: Samples) -> Iterator[Observation]:
+    """Find queues whose dead letters, or delayed messages that are due, no queue takes: they are kept."""
+    for states in samples.queues().values():
+        queue, counts = states[-1], [state.held for state in states]
+        if counts[0] and counts == sorted(counts):
+            exchange, key = queue.setting("dead-letter-exchange"), queue.setting("dead-letter-routing-key")
+            to = f"exchange {exchange!r}" if exchange else "the default exchange"
+            with_key = f" with key {key!r}" if key else ""
+            yield (
+                _subject(queue),
+                f"{queue.held} messages wait for {to}{with_key}, which does not take them",
+                queue.oldest,
+            )
+
+
+@check(
+    "W111",
+    "way-deleted",
+    Source.COUNTS,
+    advice="declare the target again, and move them there: with the page of the broker, or a shovel",
+)
+def way_deleted(samples: Samples) -> Iterator[Observation]:
+    """Find delayed messages whose way to their target somebody has deleted."""
+    for queue in samples.last.queues:
+        if samples.last.role(queue) is QueueRole.LOST and queue.ready:
+            yield (
+                _subject(queue),
+                f"{queue.ready} delayed messages were kept here, because the queues on their way were deleted",
+                queue.oldest,
+            )
+
+
+@check(
+    "I112",
+    "stopped-reader",
+    Source.COUNTS,
+    advice="start the reader, which continues there; if the queue is deleted, it begins anew",
+)
+def stopped_reader(samples: Samples) -> Iterator[Observation]:
+    """Find stored positions of readers of streams that do not run."""
+    for queue in samples.last.queues:
+        if samples.last.role(queue) is QueueRole.POSITION and queue.ready and not queue.consumers:
+            yield _subject(queue), "holds the position of a reader of a stream, which does not run"
+
+
+def _together(queues: Sequence[QueueState]) -> str:
+    """Return the names of queues, up to three of them, and the number of the others."""
+    names = ", ".join(queue.name for queue in queues[:SHOWN])
+    more = f" and {len(queues) - SHOWN} more" if len(queues) > SHOWN else ""
+    return f"queue{'s' if len(queues) > 1 else ''} {names}{more}"
 
 
 def _subject(queue: QueueState) -> str:

@@ -23,6 +23,7 @@ from warren.cli.doctor.snapshot import (
 )
 from warren.core.control_client import ControlError, send_request
 from warren.patterns.dead_letters.parking_lot import count_queues
+from warren.sdk import Queue
 from warren.sdk.planning import ListingError, ManagementApi
 
 SECONDS = 30.0
@@ -67,6 +68,7 @@ class ManagementReader:
                     ready=each.get("messages_ready", 0),
                     consumers=each.get("consumers", 0),
                     unacked=each.get("messages_unacknowledged", 0),
+                    held=each.get("messages_dlx", 0),
                     type=each.get("type", "classic"),
                     durable=each["durable"],
                     exclusive=each.get("exclusive", False),
@@ -188,6 +190,7 @@ class ControlReader:
                     ready=each["messages_ready"],
                     consumers=each["consumers"],
                     unacked=each["messages_unacknowledged"],
+                    held=each["messages_dlx"],
                     type=each["type"],
                     durable=each["durable"],
                     exclusive=each["exclusive"],
@@ -276,12 +279,12 @@ class ControlReader:
 class AmqpReader:
     """Reader of numbers of messages and consumers by AMQP alone, which can only ask for queues by name.
 
-    :param queues: names of the queues; those that do not exist are left out.
+    :param queues: the queues, as they are declared; those that do not exist are left out.
     """
 
-    def __init__(self, url: str, queues: Iterable[str], broker: str) -> None:
+    def __init__(self, url: str, queues: Iterable[Queue], broker: str) -> None:
         self._url = url
-        self._queues = sorted(set(queues))
+        self._queues = {queue.name: queue.wire_arguments() for queue in queues}
         self._broker = broker
 
     async def read(self) -> Snapshot:
@@ -289,18 +292,21 @@ class AmqpReader:
 
         :raises TransportUnavailable: there is no connection, or it was lost.
         """
-        found = await count_queues(self._url, self._queues)
+        found = await count_queues(self._url, sorted(self._queues))
         return Snapshot(
             self._broker,
             time.monotonic(),
             frozenset({Source.COUNTS}),
-            queues=[QueueState(name, *counts) for name, counts in found.items()],
+            queues=[
+                QueueState(name, *counts, arguments=self._queues[name]) for name, counts in found.items()
+            ],
         )
 
 
 QUEUE_ITEMS = (
     "name", "durable", "auto_delete", "arguments", "policy", "effective_policy_definition", "exclusive", "type",
-    "messages_ready", "messages_unacknowledged", "consumers", "head_message_timestamp",
+    "messages_ready", "messages_unacknowledged", "messages_dlx", "consumers",
+    "head_message_timestamp",
 )  # fmt: skip
 EXCHANGE_ITEMS = ("name", "type", "durable", "internal", "arguments", "policy")
 BINDING_ITEMS = ("source_name", "destination_name", "destination_kind", "routing_key")

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from warren.sdk.planning import QueueRole, role_of
+
 if TYPE_CHECKING:
     from warren.cli.doctor.finding import Source
 
@@ -17,6 +19,7 @@ class QueueState:
 
     :ivar definition: settings of its policies.
     :ivar ready: number of ready messages.
+    :ivar held: number of dead letters whose target has not taken them yet.
     :ivar oldest: timestamp property of the oldest message, if the broker reports one.
     """
 
@@ -24,6 +27,7 @@ class QueueState:
     ready: int
     consumers: int
     unacked: int = 0
+    held: int = 0
     type: str = "classic"
     durable: bool = True
     exclusive: bool = False
@@ -161,10 +165,14 @@ class Snapshot:
     alarms: Sequence[str] = ()
     deprecated: Mapping[str, str] = field(default_factory=dict)
 
+    def role(self, queue: QueueState) -> QueueRole | None:
+        """Return the role of a queue of Warren's own; None for a queue of an application."""
+        return role_of(queue.name, queue.arguments, {each.name for each in self.exchanges})
+
     def dead_letter_queues(self) -> set[str]:
         """Return the names of the queues that get dead letters: by a binding of a dead letter exchange, or by name."""
         exchanges = set()
-        found = {queue.name for queue in self.queues if queue.name.endswith(".dead")}
+        found = {queue.name for queue in self.queues if self.role(queue) is QueueRole.DEAD_LETTERS}
         for queue in self.queues:
             exchange, key = queue.setting("dead-letter-exchange"), queue.setting("dead-letter-routing-key")
             if exchange == "" and key:

@@ -11,6 +11,7 @@ from warren.sdk.planning.management_api import ListingError, ManagementApi
 from warren.sdk.planning.plan import Plan, Planner, Status, Step
 from warren.sdk.planning.risks import Kind, Risk, risks
 from warren.sdk.topology.declarable import label
+from warren.sdk.topology.queue_roles import QueueRole, role_of
 
 __all__ = [
     "Kind",
@@ -20,6 +21,7 @@ __all__ = [
     "Plan",
     "Planner",
     "Policy",
+    "QueueRole",
     "Risk",
     "Status",
     "Step",
@@ -28,4 +30,5 @@ __all__ = [
     "from_management",
     "label",
     "risks",
+    "role_of",
 ]

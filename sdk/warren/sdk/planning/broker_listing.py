@@ -35,12 +35,13 @@ class Policy:
 class Listing:
     """The contents of a virtual host, without the default exchange, its bindings, and names that begin with `amq.`.
 
+    :ivar queues: arguments of the queues' declarations, by the queue's name.
     :ivar policies: the policy that takes effect on an exchange or a
         queue, by a pair of kind (`exchange` or `queue`) and name.
     """
 
     exchanges: frozenset[str]
-    queues: frozenset[str]
+    queues: Mapping[str, Mapping[str, Any]]
     bindings: tuple[Binding, ...]
     policies: Mapping[tuple[str, str], Policy]
 
@@ -76,7 +77,7 @@ def from_management(url: str, virtual_host: str, user: str, password: str) -> Li
     ]
     return _listing(
         [each["name"] for each in found["exchanges"]],
-        [each["name"] for each in found["queues"]],
+        {each["name"]: each["arguments"] for each in found["queues"]},
         bindings,
         policies,
     )
@@ -89,9 +90,9 @@ def from_control_socket(path: Path, virtual_host: str) -> Listing:
     :raises ListingError: if the broker does not reply.
     """
     exchanges = _rows(path, "list_exchanges", virtual_host, ["name", "policy"])
-    queues = _rows(path, "list_queues", virtual_host, ["name", "policy"])
+    queues = _rows(path, "list_queues", virtual_host, ["name", "policy", "arguments"])
     bindings = [
-        Binding(source, destination, key, kind == "exchange", {name: value for name, _, value in arguments})
+        Binding(source, destination, key, kind == "exchange", _table(arguments))
         for source, destination, kind, key, arguments in _rows(
             path,
             "list_bindings",
@@ -105,16 +106,25 @@ def from_control_socket(path: Path, virtual_host: str) -> Listing:
         for _, name, _, _, definition, _ in _rows(path, "list_policies", virtual_host, [])
     }
     policies = {("exchange", name): defined[policy] for name, policy in exchanges if policy in defined}
-    policies |= {("queue", name): defined[policy] for name, policy in queues if policy in defined}
-    return _listing([row[0] for row in exchanges], [row[0] for row in queues], bindings, policies)
+    policies |= {("queue", name): defined[policy] for name, policy, _ in queues if policy in defined}
+    arguments_by_queue = {name: _table(arguments) for name, _, arguments in queues}
+    return _listing([row[0] for row in exchanges], arguments_by_queue, bindings, policies)
+
+
+def _table(triples: list[list[Any]]) -> dict[str, Any]:
+    """Return a table that the control socket lists as [name, type, value] triples."""
+    return {name: value for name, _, value in triples}
 
 
 def _listing(
-    exchanges: list[str], queues: list[str], bindings: list[Binding], policies: dict[tuple[str, str], Policy]
+    exchanges: list[str],
+    queues: Mapping[str, Mapping[str, Any]],
+    bindings: list[Binding],
+    policies: dict[tuple[str, str], Policy],
 ) -> Listing:
     return Listing(
         frozenset(name for name in exchanges if name and not name.startswith("amq.")),
-        frozenset(name for name in queues if not name.startswith("amq.")),
+        {name: arguments for name, arguments in queues.items() if not name.startswith("amq.")},
         tuple(each for each in bindings if not each.destination.startswith("amq.")),
         policies,
     )

@@ -5,7 +5,7 @@ with a broker, and declaration of missing ones.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
@@ -26,6 +26,7 @@ from warren.sdk.topology.declarations import Declaration, declare_method
 from warren.sdk.topology.exchange import Exchange
 from warren.sdk.topology.mismatch import Difference, differences
 from warren.sdk.topology.queue import Queue
+from warren.sdk.topology.queue_roles import QueueRole, role_of
 from warren.sdk.topology.registry import MismatchPolicy
 from warren.sdk.transport.control_channel import ControlChannel
 from warren.sdk.transport.session import Session
@@ -87,13 +88,16 @@ class Plan:
     :ivar broker: product and version of the broker.
     :ivar steps: result of each exchange, queue and binding.
     :ivar listed: true if a listing of the broker was given, so that bindings and undeclared items are known.
-    :ivar undeclared: exchanges, queues and bindings that exist and are not declared
+    :ivar own: queues that exist and are not declared here, and that Warren makes for itself when it needs them, by name
+        with their role.
+    :ivar undeclared: other exchanges, queues and bindings that exist and are not declared
         here; they may belong to another application.
     """
 
     broker: str
     steps: tuple[Step, ...]
     listed: bool
+    own: Mapping[str, QueueRole]
     undeclared: tuple[Declarable, ...]
     risks: tuple[Risk, ...]
 
@@ -154,11 +158,13 @@ class Planner:
         product, version = self._session.server
         with_policies = items if listing is None else [apply_policy(item, listing.policies) for item in items]
         exchanges, queues = _referred(with_policies)
+        own = _own(items, listing)
         return Plan(
             broker=f"{product} {version}",
             steps=tuple(steps),
             listed=listing is not None,
-            undeclared=_undeclared(items, listing),
+            own=own,
+            undeclared=_undeclared(items, listing, own),
             risks=tuple(
                 risks(
                     with_policies,
@@ -262,7 +268,21 @@ def _referred(items: Iterable[Declarable]) -> tuple[set[str], set[str]]:
     )
 
 
-def _undeclared(items: Iterable[Declarable], listing: Listing | None) -> tuple[Declarable, ...]:
+def _own(items: Iterable[Declarable], listing: Listing | None) -> dict[str, QueueRole]:
+    """Return the queues of Warren's own that exist and are not declared, with their roles."""
+    if listing is None:
+        return {}
+    declared = {item.name for item in items if isinstance(item, Queue)}
+    roles = {
+        name: role_of(name, arguments, listing.exchanges)
+        for name, arguments in sorted(listing.queues.items())
+    }
+    return {name: role for name, role in roles.items() if role is not None and name not in declared}
+
+
+def _undeclared(
+    items: Iterable[Declarable], listing: Listing | None, own: Collection[str]
+) -> tuple[Declarable, ...]:
     if listing is None:
         return ()
     items = list(items)
@@ -270,7 +290,7 @@ def _undeclared(items: Iterable[Declarable], listing: Listing | None) -> tuple[D
     queues = {item.name for item in items if isinstance(item, Queue)}
     bindings = [item for item in items if isinstance(item, Binding)]
     found: list[Declarable] = [Exchange(name) for name in sorted(listing.exchanges - exchanges)]
-    found += [Queue(name) for name in sorted(listing.queues - queues)]
+    found += [Queue(name) for name in sorted(listing.queues.keys() - queues) if name not in own]
     found += [
         each
         for each in listing.bindings
