@@ -18,7 +18,7 @@ from tests.cli.conftest import Command, Module
 from tests.support.broker_process import BrokerProcess
 from tests.support.rabbitmq import RabbitMQ
 from warren.cli.import_target import load_object
-from warren.sdk import App, Binding, Exchange, Queue
+from warren.sdk import App, Binding, Event, Exchange, Queue
 from warren.sdk.planning import Kind, risks
 
 SHOP = """
@@ -347,6 +347,25 @@ def test_risks_of_loss_in_a_queue(items: list[Exchange | Queue | Binding], warni
         if risk.subject == "queue 'q'" and risk.kind is Kind.LOSS
     ]
     assert (len(found) == 1 and warning in found[0]) if warning else not found, found
+
+
+def test_events_with_an_audience_are_not_dropped_silently() -> None:
+    class Heard(Event, exchange="x", key="heard", audience=["q"]):
+        pass
+
+    class Unheard(Event, exchange="x", key="unheard"):
+        pass
+
+    def losses(*kinds: type[Event]) -> list[str]:
+        app = App("memory://")
+        app.publishes(*kinds)
+        assert app.messages == kinds
+        found = risks(app.topology, messages=app.messages)
+        return [each.text for each in found if (each.subject, each.kind) == ("exchange 'x'", Kind.LOSS)]
+
+    assert not losses(Heard)
+    assert len(losses(Unheard)) == 1
+    assert len(losses(Heard, Unheard)) == 1
 
 
 def test_risks_of_portability() -> None:

@@ -64,7 +64,7 @@ def plan(
     listing = _listing(url, management_url, control_socket)
 
     async def compare(planner: Planner) -> Plan:
-        return await planner.plan(app.topology, listing)
+        return await planner.plan(app.topology, listing, app.messages)
 
     found = _with_planner(url, compare)
     if as_json:
@@ -91,7 +91,7 @@ def apply(
     listing = _listing(url, management_url, control_socket)
 
     async def make(planner: Planner) -> list[str]:
-        return await planner.apply(await planner.plan(app.topology, listing), mismatch=mismatch)
+        return await planner.apply(await planner.plan(app.topology, listing, app.messages), mismatch=mismatch)
 
     made = _with_planner(url, make)
     if as_json:

@@ -159,7 +159,7 @@ async def _examine(
         elif control_socket is not None:
             listing = from_control_socket(control_socket, parts.virtual_host)
         async with Planner(url) as planner:
-            found += compare(await planner.plan(app.topology, listing))
+            found += compare(await planner.plan(app.topology, listing, app.messages))
     return found, skipped, broker
 
 

@@ -271,6 +271,15 @@ class App:
         """
         return self._registry.items()
 
+    @property
+    def messages(self) -> tuple[type[Message], ...]:
+        """All message classes that this App handles, or is known to publish (`publishes`)."""
+        handled = (
+            handler.kind for endpoint in self._handlers.endpoints.values() for handler in endpoint.handlers
+        )
+        classes = (kind for kind in handled if isinstance(kind, type) and issubclass(kind, Message))
+        return tuple(dict.fromkeys((*classes, *self._operations.declared_publishes)))
+
     def include(self, component: Component | Router) -> None:
         """Add the handlers of a router; or a component, for example a pattern of `warren.patterns`, which starts and
         stops with the App.

@@ -11,6 +11,7 @@ from enum import Enum
 from types import TracebackType
 
 from warren.sdk.errors import TopologyMismatch
+from warren.sdk.messages.types import Message
 from warren.sdk.planning.broker_listing import Listing
 from warren.sdk.planning.definitions import predeclared
 from warren.sdk.planning.risks import Risk, apply_policy, risks
@@ -142,7 +143,12 @@ class Planner:
     ) -> None:
         await self._session.close()
 
-    async def plan(self, items: Iterable[Declarable], listing: Listing | None = None) -> Plan:
+    async def plan(
+        self,
+        items: Iterable[Declarable],
+        listing: Listing | None = None,
+        messages: Iterable[type[Message]] = (),
+    ) -> Plan:
         """Return the comparison of the items with the broker, without changing the broker.
 
         An existing item is compared by declaring it again; the broker then reports differences and changes nothing. The
@@ -152,6 +158,8 @@ class Planner:
         :param items: declared exchanges, queues and bindings; the dead letter
             exchange and queues that they imply are added.
         :param listing: the listing of the broker; without it bindings and undeclared items are unknown.
+        :param messages: message classes that are published, `app.messages`: those that must reach a queue are not dropped
+            silently.
         """
         items = sorted(_with_implied(items), key=declaration_order)
         steps = [await self._step(item, listing) for item in items]
@@ -172,6 +180,7 @@ class Planner:
                     missing=await self._missing(Exchange(name) for name in sorted(exchanges)),
                     missing_queues=await self._missing(Queue(name) for name in sorted(queues)),
                     rabbitmq=_version(version) if product == "RabbitMQ" else None,
+                    messages=messages,
                 )
             ),
         )

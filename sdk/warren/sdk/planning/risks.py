@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from warren.sdk.messages.types import Message
 from warren.sdk.planning.broker_listing import Policy
 from warren.sdk.planning.definitions import predeclared
 from warren.sdk.planning.routes import Routes
@@ -53,6 +54,7 @@ def risks(
     missing: Collection[str] = (),
     missing_queues: Collection[str] = (),
     rabbitmq: Version | None = None,
+    messages: Iterable[type[Message]] = (),
 ) -> list[Risk]:
     """Return the risks of the declared exchanges, queues and bindings, in their order.
 
@@ -60,15 +62,20 @@ def risks(
     :param missing: exchanges that neither exist on the broker nor are declared.
     :param missing_queues: queues that neither exist on the broker nor are declared.
     :param rabbitmq: version of the broker, if it is a RabbitMQ.
+    :param messages: message classes that are published. If all of an exchange must reach a queue, as events with an
+        audience do, none is dropped there silently.
     """
     items = list(items)
     routes = Routes(items, bindings)
+    mandatory: dict[str, bool] = {}
+    for each in messages:
+        mandatory[each.wire_exchange] = mandatory.get(each.wire_exchange, True) and each.wire_mandatory
     found: list[Risk] = []
     for item in items:
         match item:
             case Exchange():
                 if not predeclared(item.name):
-                    found += _of_exchange(item, routes, missing)
+                    found += _of_exchange(item, routes, missing, mandatory.get(item.name, False))
             case Queue():
                 found += _of_queue(item, routes, missing, missing_queues, rabbitmq)
             case Binding():
@@ -97,7 +104,9 @@ def apply_policy(item: Declarable, policies: Mapping[tuple[str, str], Policy]) -
     return item
 
 
-def _of_exchange(exchange: Exchange, routes: Routes, missing: Collection[str]) -> Iterator[Risk]:
+def _of_exchange(
+    exchange: Exchange, routes: Routes, missing: Collection[str], is_mandatory: bool
+) -> Iterator[Risk]:
     subject = label(exchange)
     if not exchange.durable:
         yield Risk(
@@ -113,6 +122,7 @@ def _of_exchange(exchange: Exchange, routes: Routes, missing: Collection[str]) -
         if (
             exchange.name != DEAD_LETTER_EXCHANGE
             and not exchange.internal
+            and not is_mandatory
             and not routes.routes_everything(exchange.name)
         ):
             what = (
