@@ -141,6 +141,8 @@ def test_the_topology_shows_what_leads_where_and_what_could_be_lost(api: HttpApi
     channel.declare("billing", durable=True, x_dead_letter_exchange="deaf", x_dead_letter_routing_key="k")
     channel.declare("short", durable=True, x_max_length=3, x_message_ttl=60000)
     channel.declare("lost", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="nowhere")
+    channel.declare("poisoned", durable=True, x_queue_type="quorum")
+    channel.declare("kept", durable=True, x_queue_type="quorum", x_delivery_limit=2**31 - 1)
     channel.bind("billing", "orders", "order.#")
     channel.bind("short", "deaf", "other")
     channel.publish("nobody", "x", exchange="deaf")
@@ -157,6 +159,8 @@ def test_the_topology_shows_what_leads_where_and_what_could_be_lost(api: HttpApi
         "queue:billing",
         "queue:short",
         "queue:lost",
+        "queue:poisoned",
+        "queue:kept",
     }
     assert nodes["queue:billing"]["messages"] == 1
     edges = {(each["kind"], each["source"], each["target"], each["routing_key"]) for each in found["edges"]}
@@ -177,6 +181,10 @@ def test_the_topology_shows_what_leads_where_and_what_could_be_lost(api: HttpApi
         ("loss", "exchange:orders"): "has the alternate exchange 'gone', which does not exist",
         ("loss", "queue:billing"): "dead-letters to exchange 'deaf' with key 'k', which no binding takes",
         ("loss", "queue:lost"): "dead-letters to queue 'nowhere', which does not exist",
+        (
+            "loss",
+            "queue:poisoned",
+        ): "has no dead letter exchange: messages that reach the delivery limit are dropped",
         (
             "loss",
             "queue:short",

@@ -22,6 +22,8 @@ MOST_EDGES: Final = 10_000
 """Most connections of a graph."""
 LOSS: Final = "loss"
 """Kind of a risk: a message can be lost silently."""
+UNREACHED_DELIVERY_LIMIT: Final = 2**31 - 1
+"""Delivery limit that no message reaches: clients set it where there is to be none."""
 RESTART: Final = "restart"
 """Kind of a risk: the object or its messages do not survive a restart of the broker."""
 
@@ -242,7 +244,7 @@ def _endings(queue: Queue) -> list[str]:
         arguments.max_length >= 0 or arguments.max_length_bytes >= 0
     ) and arguments.overflow is Overflow.DROP_HEAD:
         found.append("are too many for its length")
-    if queue.delivery_limit >= 0:
+    if 0 <= queue.delivery_limit < UNREACHED_DELIVERY_LIMIT:
         found.append("reach the delivery limit")
     return found
 
