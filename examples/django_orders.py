@@ -39,7 +39,8 @@ class OrderPlaced(Event, exchange="orders", key="order.placed"):
     order_id: int
 
 
-messaging = App()
+# The service also starts while its broker is away.
+messaging = App(start="background")
 
 
 @messaging.handle(OrderPlaced, queue="billing")

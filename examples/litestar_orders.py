@@ -43,7 +43,8 @@ async def bill(order: OrderPlaced, session: Annotated[AsyncSession, Depends(get_
     await session.execute(text("INSERT INTO invoices VALUES (:id)"), {"id": order.order_id})
 
 
-messaging = App()
+# The service also starts while its broker is away.
+messaging = App(start="background")
 messaging.publishes(OrderPlaced)
 messaging.include(outbox)
 messaging.include(billing)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
@@ -15,6 +17,7 @@ import pika
 import pytest
 
 from tests.cli.conftest import Command, Module
+from tests.support.broker_process import BrokerProcess
 from tests.support.broker_process import warren as command
 from tests.support.pika_connection import pika_connection
 from tests.support.polling import wait_until
@@ -41,6 +44,7 @@ async def work(message: Work) -> None:
         file.write(f"{{os.getpid()}} {{VERSION}}\\n")
 """
 READY = "warren run ready: "
+READY_REPORT: dict[str, Any] = {"state": "ready", "waiting": [], "reason": None}
 LONG = 60.0
 """Seconds for a condition on a slow machine."""
 
@@ -50,8 +54,13 @@ class Service:
 
     def __init__(self, write: Module, folder: Path, url: str, name: str) -> None:
         self.folder, self.url, self.queue = folder, url, f"{name}.work"
-        self.text = WORKER.format(name=name, url=url, patience=60, settings="{}")
-        self.module = write(self.text)
+        self._write, self._name = write, name
+        self.write_settings()
+
+    def write_settings(self, **settings: object) -> None:
+        """Write the module anew, with further settings of its App."""
+        self.text = WORKER.format(name=self._name, url=self.url, patience=60, settings=repr(settings))
+        self.module = self._write(self.text)
 
     def start(self, *options: str, **environment: str) -> Child:
         words = command("run", f"{self.module}:app", *options)
@@ -92,6 +101,18 @@ def answer(port: int, path: str) -> int:
             return error.code
     except (URLError, OSError):
         return 0
+
+
+def probe(port: int, path: str) -> tuple[int, dict[str, Any]]:
+    """Return status and report of the health probe; 0 and an empty report while nobody listens."""
+    try:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=LONG) as response:
+            return int(response.status), json.load(response)
+    except HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+    except (URLError, OSError):
+        return 0, {}
 
 
 def answered(port: int, path: str) -> int:
@@ -166,6 +187,47 @@ def test_workers_share_the_work_restart_and_stop_together(service: Service) -> N
         assert child.wait(LONG) == 0
         assert len(service.lines("done")) == len(service.lines("begun"))
         assert not any(running(int(line.split()[0])) for line in service.lines("begun"))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_service_starts_while_its_broker_is_away(
+    module: Module, tmp_path: Path, name: str, workers: int
+) -> None:
+    port = free_port()
+    heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    heard.settimeout(LONG)
+    heard.bind(str(tmp_path / "notify"))
+    with heard, BrokerProcess(tmp_path / "data") as broker:
+        service = Service(module, tmp_path, broker.url, name)
+        service.write_settings(start="background", longest_retry=0.1)
+        broker.stop()
+        options = ("--workers", str(workers), "--health", str(port))
+        with service.start(*options, NOTIFY_SOCKET=str(tmp_path / "notify")) as child:
+            # systemd must not take an outage of the broker for a start that fails.
+            assert heard.recv(100) == b"READY=1"
+
+            def refused() -> bool:
+                return "no broker listens there" in str(probe(port, "/ready")[1].get("reason"))
+
+            wait_until(refused, "the probe tells why it is not ready", LONG)
+            status, report = probe(port, "/ready")
+            assert (status, report["state"]) == (503, "connecting")
+            assert probe(port, "/live")[0] == 200
+            broker.start()
+            child.wait_for_line(READY, LONG)
+            wait_until(lambda: probe(port, "/ready") == (200, READY_REPORT), "it is ready", LONG)
+            service.put()
+            wait_until(lambda: len(service.lines("done")) == 1, "the work is done", LONG)
+            assert child.stop(LONG) == 0
+        lines = [line for line in child.lines if line.startswith("warren run")]
+        target = f"{service.module}:app"
+        assert lines == (
+            [f"warren run started: {target}; it waits for its broker", f"{READY}{target}"]
+            if workers == 1
+            else [f"{READY}2 workers"]
+        )
+        assert "Traceback" not in child.errors
 
 
 @pytest.mark.slow  # a minute: until the broker misses its heartbeats

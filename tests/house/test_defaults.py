@@ -59,6 +59,9 @@ def test_the_page_lists_the_defaults_of_the_code() -> None:
         "call deadline": seconds(default(App.call, "timeout")),
         "replies to calls": f"`{inspect.signature(App).parameters['replies'].default}`: to a reply queue of the App",
         "time for the first connection": seconds(default(App, "connect_timeout")),
+        "start of an App": (
+            f"`{inspect.signature(App).parameters['start'].default}`: until the broker has accepted every consumer"
+        ),
         "concurrent handlers of a queue": str(CONCURRENCY),
         "prefetch of a queue": f"{PREFETCH_PER_HANDLER} × handlers",
         "batch of a handler": f"{BATCH_SIZE} messages or {seconds(BATCH_WITHIN.total_seconds())}",

@@ -13,7 +13,9 @@ import httpx
 import pytest
 from litestar.testing import AsyncTestClient
 
+from tests.support.in_process_broker import InProcessBroker
 from tests.support.polling import eventually, wait_until
+from tests.support.proxy import Proxy
 from warren.sdk import State
 from warren.testing import Warren
 
@@ -57,6 +59,42 @@ async def test_fastapi_with_its_lifespan() -> None:
         async with shop.web.router.lifespan_context(shop.web):
             await place_an_order(client, shop)
         assert shop.messaging.state is State.CLOSED
+
+
+async def requests_during_an_outage(client: Any, shop: Any, proxy: Proxy) -> None:
+    """Place orders while the broker is away, and check that they are billed when it is back."""
+    placed = [await client.post(f"/orders/{number}") for number in range(3)]
+    assert [response.status_code for response in placed] == [202] * 3
+    assert (await client.get("/health")).json() == {"messaging": "connecting"}
+    await eventually(lambda: shop.messaging.health().reason is not None, "an attempt to connect has failed")
+    proxy.accept()
+
+    async def billed() -> bool:
+        return sorted((await client.get("/invoices")).json()) == [0, 1, 2]
+
+    await eventually(billed, "the orders are billed")
+    assert (await client.get("/health")).json() == {"messaging": "ready"}
+
+
+@pytest.mark.parametrize("framework", ["fastapi", "litestar"])
+async def test_a_service_starts_and_takes_requests_while_the_broker_is_away(
+    monkeypatch: pytest.MonkeyPatch, framework: str
+) -> None:
+    with InProcessBroker() as broker:
+        async with Proxy(broker.url) as proxy:
+            proxy.refuse()
+            monkeypatch.setenv("AMQP_URL", proxy.url)
+            shop = load(f"{framework}_orders")
+            if framework == "litestar":
+                async with AsyncTestClient(app=shop.web) as client:
+                    await requests_during_an_outage(client, shop, proxy)
+            else:
+                transport = httpx.ASGITransport(shop.web)
+                async with (
+                    httpx.AsyncClient(transport=transport, base_url="http://shop") as client,
+                    shop.web.router.lifespan_context(shop.web),
+                ):
+                    await requests_during_an_outage(client, shop, proxy)
 
 
 # --8<-- [start:fastapi]

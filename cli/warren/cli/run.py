@@ -17,12 +17,10 @@ from warren.cli.systemd import notify, watchdog_seconds
 from warren.cli.typer_commands import Url, command_group
 from warren.cli.typer_commands import run_group as run_command
 from warren.cli.worker_supervisor import (
-    LOADED,
-    NOT_READY,
-    READY,
     STATUS_VARIABLE,
     WORKERS_VARIABLE,
     Supervisor,
+    WorkerState,
     print_status,
 )
 from warren.core.command_output import OutputClosed, OutputFailed, buffer_lines, write_line
@@ -146,7 +144,7 @@ def _run_alone(target: str, url: str | None, health: str | None) -> int:
         app.use_broker(url)
     _check_broker(app)
     if STATUS_VARIABLE in os.environ:
-        os.write(int(os.environ[STATUS_VARIABLE]), LOADED)
+        os.write(int(os.environ[STATUS_VARIABLE]), WorkerState().encode())
     asyncio.run(_serve(app, target, health))
     return ExitStatus.SUCCESS
 
@@ -159,16 +157,21 @@ async def _serve(app: App, target: str, health: str | None) -> None:
     if health is not None:
         await probe.open(*address(health))
     status = os.environ.pop(STATUS_VARIABLE, None)
+    has_started = asyncio.Event()
     background = [asyncio.create_task(_watchdog())]
     if status is not None:
         background += [
-            asyncio.create_task(_report_state(app, int(status))),
+            asyncio.create_task(_report_state(app, has_started, int(status))),
             asyncio.create_task(_stop_with_parent(stop)),
         ]
 
+    line = ReadyLine(app, target, stop)
+
     def started() -> None:
+        has_started.set()
         if status is None:
-            _ready(target)
+            notify("READY=1")
+            line.begin()
 
     try:
         await serve(app, stop=stop, on_started=started, on_stopping=lambda: notify("STOPPING=1"))
@@ -177,6 +180,40 @@ async def _serve(app: App, target: str, health: str | None) -> None:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
         probe.close()
+    if line.error is not None:
+        raise line.error
+
+
+class ReadyLine:
+    """Line on standard output that tells once that an App is ready. One that started without its broker has another line
+    before that.
+
+    :ivar error: why the line could not be written; the stop has been requested then.
+    """
+
+    def __init__(self, app: App, target: str, stop: StopRequest) -> None:
+        self.error: OutputClosed | OutputFailed | None = None
+        self._app = app
+        self._target = target
+        self._stop = stop
+        self._is_printed = False
+
+    def begin(self) -> None:
+        """Print the line, or print that the App waits for its broker, and the line when it is ready."""
+        self._print_once_ready()
+        if not self._is_printed:
+            write_line(f"warren run started: {self._target}; it waits for its broker", flush=True)
+            self._app.on_state(lambda state: self._print_once_ready())
+
+    def _print_once_ready(self) -> None:
+        if self._is_printed or not self._app.ready:
+            return
+        self._is_printed = True
+        try:
+            _print_ready(self._target)
+        except (OutputClosed, OutputFailed) as error:
+            self.error = error
+            self._stop.request()
 
 
 async def _supervise(command: Sequence[str], count: int, health: str | None, watched: Sequence[Path]) -> int:
@@ -203,11 +240,12 @@ async def _supervise(command: Sequence[str], count: int, health: str | None, wat
 
     def ready() -> None:
         try:
-            _ready(f"{count} workers")
+            _print_ready(f"{count} workers")
         except (OutputClosed, OutputFailed) as error:
             unwritten.append(error)
             stop()
 
+    supervisor.on_started = lambda: notify("READY=1")
     supervisor.on_ready = ready
     for number in END_SIGNALS:
         on_signal(loop, number, stop)
@@ -230,8 +268,13 @@ async def _supervise(command: Sequence[str], count: int, health: str | None, wat
 def _health(supervisor: Supervisor) -> Health:
     from warren.sdk import Health, State
 
-    waiting = tuple(f"worker {worker.number}" for worker in supervisor.workers if not worker.ready)
-    return Health(State.READY if supervisor.ready else State.CONNECTING, waiting)
+    unready = [worker for worker in supervisor.workers if not worker.state.ready]
+    reasons = [worker.state.reason for worker in unready if worker.state.reason is not None]
+    return Health(
+        State.READY if supervisor.ready else State.CONNECTING,
+        tuple(f"worker {worker.number}" for worker in unready),
+        reasons[0] if reasons else None,
+    )
 
 
 def address(text: str) -> tuple[str, int]:
@@ -254,17 +297,19 @@ async def _reload(supervisor: Supervisor, watched: Sequence[Path]) -> None:
         supervisor.restart()
 
 
-async def _report_state(app: App, pipe: int) -> None:
-    """Write `READY` or `NOT_READY` to the supervisor's pipe, each time that the App's readiness changes.
+async def _report_state(app: App, has_started: asyncio.Event, pipe: int) -> None:
+    """Write the state of the worker to the supervisor's pipe, each time that it changes.
 
+    :param has_started: set when the start of the App has returned
     :param pipe: file descriptor of the pipe's writing end
     """
-    reported = NOT_READY
+    reported = WorkerState()
     with contextlib.suppress(OSError):
         while True:
-            state = READY if app.ready else NOT_READY
+            health = app.health()
+            state = WorkerState(has_started.is_set(), health.ready, health.reason)
             if state != reported:
-                os.write(pipe, state)
+                os.write(pipe, state.encode())
                 reported = state
             await asyncio.sleep(STATE_SECONDS)
 
@@ -290,6 +335,5 @@ async def _watchdog() -> None:
         await asyncio.sleep(seconds)
 
 
-def _ready(what: str) -> None:
-    notify("READY=1")
+def _print_ready(what: str) -> None:
     write_line(f"warren run ready: {what}", flush=True)

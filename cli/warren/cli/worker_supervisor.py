@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from warren.core.command_output import write_error
@@ -15,20 +17,40 @@ from warren.core.errors import ExitStatus
 from warren.core.worker_number import WORKER_VARIABLE
 
 STATUS_VARIABLE: Final = "WARREN_RUN_STATUS"
-"""Environment variable that holds the number of the file descriptor to which a worker writes its state."""
+"""Environment variable that holds the number of the file descriptor to which a worker writes its states."""
 WORKERS_VARIABLE: Final = "WARREN_RUN_WORKERS"
 """Environment variable that holds the number of workers."""
-LOADED: Final = b"."
-"""Byte that a worker writes to its pipe when it has loaded its App and found no error of use."""
-READY: Final = b"+"
-"""Byte that a worker writes to its pipe when its App has become ready."""
-NOT_READY: Final = b"-"
-"""Byte that a worker writes to its pipe when its App is not ready any more."""
+MOST_REASON: Final = 2000
+"""Most characters of a reason that a worker reports, so that each state is written to the pipe as a whole."""
 FIRST_WAIT_SECONDS: Final = 0.5
 """Upper bound, in seconds, of the random wait before a restart; each early end of the worker in a row doubles it."""
 LONGEST_WAIT_SECONDS: Final = 30.0
 STEADY_SECONDS: Final = 30.0
 """Seconds that a worker must run so that its end is no early end, and the wait before its restart is short again."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """State of a worker that has loaded its App, which it writes to its pipe at each change.
+
+    :ivar started: true if the start of its App has returned.
+    :ivar ready: true if its App is ready.
+    :ivar reason: why it is not ready, as far as it is known.
+    """
+
+    started: bool = False
+    ready: bool = False
+    reason: str | None = None
+
+    def encode(self) -> bytes:
+        """Return the line of the pipe."""
+        reason = None if self.reason is None else self.reason[:MOST_REASON]
+        return json.dumps({**asdict(self), "reason": reason}).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, line: bytes) -> WorkerState:
+        """Return the state of a line of the pipe."""
+        return cls(**json.loads(line))
 
 
 class Worker:
@@ -43,7 +65,7 @@ class Worker:
 
     def __init__(self, number: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.number = number
-        self.ready = False
+        self.state = WorkerState()
         self.loaded: asyncio.Event = asyncio.Event()
         """Set when a process of this worker has loaded its App, or has ended for another reason than wrong use."""
         self._command = command
@@ -98,16 +120,16 @@ class Worker:
         if status != ExitStatus.USAGE:
             self.loaded.set()
         self._failures = 0 if loop.time() - began >= STEADY_SECONDS else self._failures + 1
-        if self.ready:
-            self.ready = False
+        if self.state != WorkerState():
+            self.state = WorkerState()
             changed()
         return status
 
     async def _follow_state(self, reading: int, changed: Callable[[], None]) -> None:
         async for state in _read_states(reading):
             self.loaded.set()
-            if self.ready != (state == READY):
-                self.ready = state == READY
+            if self.state != state:
+                self.state = state
                 changed()
 
     def wait_seconds(self) -> float:
@@ -119,8 +141,8 @@ class Worker:
         return random.uniform(bound / 2, bound)
 
 
-async def _read_states(reading: int) -> AsyncIterator[bytes]:
-    """Yield the state that a worker has last written to its pipe, LOADED, READY or NOT_READY, each time that it writes.
+async def _read_states(reading: int) -> AsyncIterator[WorkerState]:
+    """Yield the states that a worker writes to its pipe.
 
     :param reading: file descriptor of the pipe's reading end
     """
@@ -129,8 +151,8 @@ async def _read_states(reading: int) -> AsyncIterator[bytes]:
     with os.fdopen(reading, "rb", buffering=0) as pipe:
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
         try:
-            while data := await reader.read(4096):
-                yield data[-1:]
+            while (line := await reader.readline()).endswith(b"\n"):
+                yield WorkerState.decode(line)
         finally:
             transport.close()
 
@@ -152,7 +174,9 @@ class Supervisor:
             Worker(number, command, {**environment, WORKER_VARIABLE: f"{number}/{count}"})
             for number in range(1, count + 1)
         ]
+        self.on_started: Callable[[], None] = lambda: None
         self.on_ready: Callable[[], None] = lambda: None
+        self._was_started = self._was_ready = False
         self._restart_on_usage = restart_on_usage
         self._stopping = asyncio.Event()
         self._restart_requested = asyncio.Event()
@@ -161,7 +185,12 @@ class Supervisor:
     @property
     def ready(self) -> bool:
         """True if all workers are ready."""
-        return not self._stopping.is_set() and all(worker.ready for worker in self.workers)
+        return not self._stopping.is_set() and all(worker.state.ready for worker in self.workers)
+
+    @property
+    def started(self) -> bool:
+        """True if the Apps of all workers have started, ready or not."""
+        return not self._stopping.is_set() and all(worker.state.started for worker in self.workers)
 
     async def run(self) -> int:
         """Run until all workers have ended after `stop`, and return the exit status."""
@@ -215,7 +244,11 @@ class Supervisor:
         return lambda: self._stopping.is_set() or restart.is_set()
 
     def _changed(self) -> None:
-        if self.ready:
+        was_started, self._was_started = self._was_started, self.started
+        was_ready, self._was_ready = self._was_ready, self.ready
+        if self._was_started and not was_started:
+            self.on_started()
+        if self._was_ready and not was_ready:
             self.on_ready()
 
 

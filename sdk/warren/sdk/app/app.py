@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType, TracebackType
@@ -20,7 +21,7 @@ from warren.sdk.app.middleware import Middlewares
 from warren.sdk.app.router import Router, RouterPlace
 from warren.sdk.app.running_router import RunningRouter, include_now
 from warren.sdk.app.serve import serve
-from warren.sdk.app.settings import Settings
+from warren.sdk.app.settings import Settings, StartMode
 from warren.sdk.app.state import Health, State
 from warren.sdk.app.statistics import Statistics
 from warren.sdk.capture import Capture
@@ -111,8 +112,13 @@ class App:
     :param telemetry: OpenTelemetry options; by default the global providers are used, if they are set.
     :param capture: options for publishing an event to a stream for each publish, confirm,
         delivery and settlement; by default no events are published.
+    :param start: `wait`: `start` returns when the App is connected and the broker has accepted every consumer, and raises
+        an error after `connect_timeout`, or at once if another attempt cannot succeed. `background`: `start` returns
+        without waiting for the broker, and whatever fails is tried again until the App stops; `ready` and `health` tell how
+        far it is, publishes wait within their timeout, and handlers begin when the broker is there. For a service that has
+        to start during an outage. A broker that the App runs itself is waited for.
     :param connect_timeout: seconds for the first connection, and for the
-        broker's `basic.consume-ok` for every consumer.
+        broker's `basic.consume-ok` for every consumer. None waits for ever.
     :param grace: seconds that running handlers get to finish when the App stops.
     :param first_retry: seconds; upper bound of the random wait before the first attempt
         to reconnect. It doubles with each further attempt.
@@ -144,7 +150,8 @@ class App:
         replies: ReplyMode = "queue",
         telemetry: Telemetry | None = None,
         capture: Capture | None = None,
-        connect_timeout: Duration = CONNECT_SECONDS,
+        start: StartMode = "wait",
+        connect_timeout: Duration | None = CONNECT_SECONDS,
         grace: Duration = GRACE_SECONDS,
         first_retry: Duration = FIRST_RETRY_SECONDS,
         longest_retry: Duration = LONGEST_RETRY_SECONDS,
@@ -176,7 +183,10 @@ class App:
                 replies=replies,
                 telemetry=telemetry or Telemetry(),
                 capture=capture,
-                connect_timeout=seconds(connect_timeout, "connect_timeout"),
+                start=start,
+                connect_timeout=math.inf
+                if connect_timeout is None
+                else seconds(connect_timeout, "connect_timeout"),
                 grace=seconds(grace, "grace"),
                 first_retry=seconds(first_retry, "first_retry"),
                 longest_retry=seconds(longest_retry, "longest_retry"),
@@ -638,7 +648,8 @@ class App:
     async def start(self) -> App:
         """Connect, declare topology, enter the lifespan, start components, call the `on_start` functions, start consumers.
 
-        Returns when the broker has accepted every consumer (`basic.consume-ok`).
+        Returns when the broker has accepted every consumer (`basic.consume-ok`); with `App(start="background")`, without
+        waiting for the broker.
 
         :raises WarrenError: the reason for the failure; everything that was started is stopped again.
         :raises Exception: that of the lifespan or an `on_start` function, likewise.

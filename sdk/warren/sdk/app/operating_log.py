@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
@@ -24,6 +24,17 @@ def log_start(name: str, url: str, server: tuple[str, str], queues: int, seconds
     log.info(
         "event=app.started name=%s worker=%s warren=%s broker=%s virtual_host=%s product=%s queues=%s seconds=%.1f",
         name, worker_number(), _version(), broker.masked, broker.virtual_host, " ".join(server).strip(), queues, seconds,
+    )  # fmt: skip
+
+
+def log_waiting(name: str, url: str, waiting: Sequence[str]) -> None:
+    """Log that an App has started without its broker, for which it waits in the background.
+
+    :param waiting: the parts that are not ready.
+    """
+    log.info(
+        "event=app.waiting name=%s worker=%s warren=%s broker=%s waiting=%s",
+        name, worker_number(), _version(), parse_url(url).masked, ",".join(waiting),
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from warren.sdk.app.embedded_broker import BrokerProcess, EmbeddedBroker
 from warren.sdk.app.lifespan import Hooks
 from warren.sdk.app.loop_watchdog import LoopWatchdog
 from warren.sdk.app.middleware import Middlewares, MiddlewareSender, OutgoingSender
-from warren.sdk.app.operating_log import log_consumer, log_start, log_stop
+from warren.sdk.app.operating_log import log_consumer, log_start, log_stop, log_waiting
 from warren.sdk.app.settings import Settings
 from warren.sdk.app.state import Health, State
 from warren.sdk.app.statistics import Statistics, copy_of, statistics_of
@@ -138,6 +138,9 @@ class Runtime:
         self._phase = State.CONNECTING
         self._ready_since: float | None = None
         """Time of the event loop at which the start ended; None before that."""
+        self._waits_for_broker = settings.start == "wait" or isinstance(settings.broker, EmbeddedBroker)
+        self._began = self.loop.time()
+        self._start_is_logged = False
 
     @property
     def name(self) -> str:
@@ -163,13 +166,13 @@ class Runtime:
     async def start(self) -> None:
         """Connect, declare topology, enter the lifespan, start components, call the `on_start` functions, start consumers.
 
-        Returns when the broker has accepted every consumer (`basic.consume-ok`).
+        Returns when the broker has accepted every consumer (`basic.consume-ok`); with `start="background"`, without
+        waiting for the broker.
 
         :raises WarrenError: the reason why that failed, or did not succeed within `connect_timeout`.
         """
         settings = self._settings
-        began = self.loop.time()
-        deadline = began + settings.connect_timeout
+        deadline = self._began + settings.connect_timeout
         self._update_state()
         if isinstance(settings.broker, EmbeddedBroker):
             settings.broker.check_durability(self._components)
@@ -201,8 +204,11 @@ class Runtime:
             first_retry=settings.first_retry,
             longest_retry=settings.longest_retry,
         )
-        await self._publish_connection.start(max(0.0, deadline - self.loop.time()))
-        await self._consume_connection.start(max(0.0, deadline - self.loop.time()))
+        for connection in self._connections():
+            if self._waits_for_broker:
+                await connection.start(max(0.0, deadline - self.loop.time()))
+            else:
+                connection.start_in_background()
         entering = self.loop.time()
         await self._hooks.enter()
         # The time of the user's code does not count: what is left of the deadline is for the broker.
@@ -215,14 +221,16 @@ class Runtime:
         self._handler_context = copy_context()
         for name, endpoint in self._endpoints.items():
             self._start_consumer(self._consume_connection, name, endpoint)
-        await self._await_consumers(deadline, self._endpoints)
+        if self._waits_for_broker:
+            await self._await_consumers(deadline, self._endpoints)
         self._phase = State.READY
         self._ready_since = self.loop.time()
-        self._log_start(self._ready_since - began)
         self._start_watchdog()
         if self.instruments is not None:
             observe_run(self.instruments.meters, self)
         self._update_state()
+        if not self._start_is_logged:
+            log_waiting(self.name, self.hosts.current, self._pending_parts())
 
     def check_stop(self) -> None:
         """Check that the App can be stopped by the present task.
@@ -258,8 +266,11 @@ class Runtime:
             await asyncio.wait((ending,), timeout=FLUSH_SECONDS)
             raise
 
-    def _log_start(self, seconds: float) -> None:
+    def _log_start(self) -> None:
+        """Log the start when the App is ready for the first time."""
         assert self.hosts is not None
+        self._start_is_logged = True
+        seconds = self.loop.time() - self._began
         session = None if self._publish_connection is None else self._publish_connection.session
         server = ("a broker", "") if session is None else session.server
         log_start(self.name, self.hosts.current, server, len(self._endpoints), seconds)
@@ -365,7 +376,10 @@ class Runtime:
         )
         for endpoint in self._endpoints.values():
             endpoint.report.capture = writer.recorder
-        await writer.start(self._settings.connect_timeout)
+        if self._waits_for_broker:
+            await writer.start(self._settings.connect_timeout)
+        else:
+            writer.start_in_background()
         return writer.channels
 
     def _start_consumer(self, connection: SupervisedConnection, name: str, endpoint: Endpoint) -> None:
@@ -609,6 +623,8 @@ class Runtime:
         Called after a change of anything that the state depends on.
         """
         self._changed.set()
+        if not self._start_is_logged and self._phase is State.READY and not self._pending_parts():
+            self._log_start()
         self._on_state(self.state)
 
     async def _await_consumers(self, deadline: float, queues: Collection[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from warren.sdk.app.embedded_broker import EmbeddedBroker
 from warren.sdk.capture import Capture
@@ -12,6 +13,8 @@ from warren.sdk.rpc.caller import ReplyMode
 from warren.sdk.telemetry import Telemetry
 from warren.sdk.transport.host_failover import Hosts
 
+StartMode = Literal["wait", "background"]
+
 
 @dataclass(slots=True)
 class Settings:
@@ -19,7 +22,9 @@ class Settings:
 
     :ivar broker: the brokers to connect to, or one that the App runs in its process.
     :ivar window: largest number of published messages that wait for their confirm.
-    :ivar connect_timeout: seconds for the first connection, and for the broker's `basic.consume-ok` for every consumer.
+    :ivar start: `wait` for the broker, or `background`.
+    :ivar connect_timeout: seconds for the first connection, and for the broker's `basic.consume-ok` for every consumer;
+        infinite for no limit.
     :ivar grace: seconds that running handlers get to finish when the App stops.
     :ivar first_retry: seconds; upper bound of the random wait before the first attempt to
         reconnect. It doubles with each further attempt.
@@ -34,6 +39,7 @@ class Settings:
     replies: ReplyMode
     telemetry: Telemetry
     capture: Capture | None
+    start: StartMode
     connect_timeout: float
     grace: float
     first_retry: float
@@ -42,6 +48,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_choice("replies", self.replies, ReplyMode)
+        check_choice("start", self.start, StartMode)
         check_whole_number("window", self.window)
         if self.stall_threshold is not None and self.stall_threshold <= 0:
             raise ConfigError(

@@ -31,7 +31,7 @@ def override_for_test(
 
     Start and stop the App inside the block.
 
-    :param url: URL of the broker, instead of the App's own.
+    :param url: URL of the broker, instead of the App's own. The start waits for it.
     :param clock: the clock that `app.clock` follows.
     :param grace: seconds that running handlers get to finish when the App stops.
     :param handled: called with the class that a handler was declared for and the message, each
@@ -43,7 +43,7 @@ def override_for_test(
     app._lifecycle.not_running("override it for a test")
     settings, followed = app._lifecycle.settings, app.clock.followed
     specs = {endpoint: endpoint._specs for endpoint in app._handlers.endpoints.values()}
-    app._lifecycle.settings = replace(settings, broker=Hosts([url]), grace=grace)
+    app._lifecycle.settings = replace(settings, broker=Hosts([url]), start="wait", grace=grace)
     app.clock.follow(clock)
     for endpoint, handlers in specs.items():
         endpoint._specs = {name: _recording(handler, handled) for name, handler in handlers.items()}

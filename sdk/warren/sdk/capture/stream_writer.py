@@ -74,6 +74,10 @@ class CaptureStreamWriter:
         """
         await self._link.start(timeout)
 
+    def start_in_background(self) -> None:
+        """Begin to connect, and return at once; events wait for the connection, as after a loss."""
+        self._link.start_in_background()
+
     async def stop(self, timeout: float) -> None:
         """Publish pending batches for at most `timeout` seconds; the rest is lost, which is logged."""
         self.recorder.record_stop()

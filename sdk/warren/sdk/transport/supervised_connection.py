@@ -70,6 +70,8 @@ class SupervisedConnection:
         self._up = asyncio.Event()
         self._down = asyncio.Event()
         self._closed = False
+        self._outlasts_errors = False
+        """False until the first connection of one that `start` waits for: errors that are not retryable end it."""
         self.session: Session | None = None
         self.control: ControlChannel | None = None
         self.connects: int = 0
@@ -82,22 +84,27 @@ class SupervisedConnection:
         :param timeout: seconds for the first connection.
         :raises WarrenError: the reason for the failure; raised at once if another attempt cannot succeed.
         """
-        self._task = asyncio.create_task(self._supervise(), name=f"{self.name} connection")
+        task = self._task = self._begin()
         up = asyncio.create_task(self._up.wait())
         try:
-            await asyncio.wait((up, self._task), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((up, task), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
             up.cancel()
-        if self._task.done():
-            failure = self._task.exception()
+        if task.done():
+            failure = task.exception()
             if isinstance(failure, TransportUnavailable):
                 # The text says what failed; the frames of the attempt and of aiormq would only bury it.
                 raise failure.with_traceback(None) from None
-            await self._task
+            await task
         if not self._up.is_set():
             if self.error is not None:
                 raise self.error.with_traceback(None) from None
             raise TransportUnavailable(f"cannot connect: no answer within {timeout:g} s")
+
+    def start_in_background(self) -> None:
+        """Begin to connect, and return at once. Whatever fails is tried again, as after a loss."""
+        self._outlasts_errors = True
+        self._task = self._begin()
 
     async def wait_up(self) -> Session:
         """Return the open connection (`Session`); while there is none, wait for it.
@@ -166,6 +173,9 @@ class SupervisedConnection:
             self._task = None
         self._up.set()
 
+    def _begin(self) -> asyncio.Task[None]:
+        return asyncio.create_task(self._supervise(), name=f"{self.name} connection")
+
     async def _supervise(self) -> None:
         try:
             while True:
@@ -191,8 +201,8 @@ class SupervisedConnection:
                 self.error = TransportUnavailable("the connection was lost")
                 await self._drop()
         except Exception as error:
-            # Before the first connection `start` raises this; afterwards nobody awaits the task.
-            if self.connects > 0:
+            # `start` raises this until the first connection; afterwards nobody awaits the task.
+            if self._outlasts_errors:
                 log.critical("event=connection.abandoned name=%s", self.name, exc_info=error)
             raise
         finally:
@@ -213,6 +223,7 @@ class SupervisedConnection:
             raise
         self.session, self.control, self.error = session, control, None
         self.connects += 1
+        self._outlasts_errors = True
         self._on_up()
         self._down.clear()
         self._up.set()
@@ -232,10 +243,10 @@ class SupervisedConnection:
     def _worth_retrying(self, error: BaseException) -> bool:
         """Return whether another attempt to connect may succeed.
 
-        After the first connection every error may be temporary. Before it, an
+        After the first connection, and in the background, every error may be temporary. Otherwise an
         error that is not retryable ends the attempts, and `start` raises it.
         """
-        if self.connects > 0:
+        if self._outlasts_errors:
             return isinstance(error, Exception)
         return isinstance(error, WarrenError) and error.retryable and not isinstance(error, ConfigError)
 
