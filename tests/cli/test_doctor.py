@@ -223,12 +223,13 @@ def test_an_alarm_is_an_error(server: Broker) -> None:
 
 
 APP = """
-from warren.sdk import App, Event, Queue
+from warren.sdk import App, Event, HealthProbe, Queue
 
 class Placed(Event, exchange="{name}.orders", key="placed"):
     n: int
 
 app = App("{url}")
+probe = HealthProbe(0)
 
 @app.handle(Placed, queue=Queue("{name}.billing", max_length=10))
 async def bill(order: Placed) -> None: ...
@@ -246,6 +247,7 @@ def test_an_app_is_compared_with_the_broker(server: Broker, module: Module) -> N
             codes = {(each["code"], each["object"]) for each in printed["findings"]}
             assert {("E601", f"exchange '{name}.orders'"), ("E602", f"queue '{name}.billing'")} <= codes
             assert "W603" in {code for code, _ in codes}
+            assert ("W606", "HealthProbe") in codes
             assert status == 1
             # By AMQP alone, with the numbers of the App's queues.
             channel.publish(f"{name}.billing", "waits")

@@ -540,7 +540,7 @@ async def test_a_bridge_without_an_app_and_an_eta_without_a_zone_are_refused(war
     @bridge.remote("a")
     def task(value: object) -> None: ...
 
-    with pytest.raises(ConfigError, match=r"app.include\(bridge\) first"):
+    with pytest.raises(ConfigError, match=r"CeleryBridge belongs to no App: call app.include\(\.\.\.\)"):
         await task.delay(1)
     app = App()
     app.include(bridge)

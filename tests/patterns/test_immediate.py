@@ -100,5 +100,5 @@ async def test_a_message_whose_handler_fails_is_dead_lettered(
 
 
 async def test_publishing_without_an_app_raises_a_config_error(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"call app.include\(.*\) first"):
+    with pytest.raises(ConfigError, match=r"Immediate .* belongs to no App: call app.include\(\.\.\.\)"):
         await Immediate(name).publish(Ring(number=1))

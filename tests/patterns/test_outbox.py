@@ -141,7 +141,7 @@ async def test_the_empty_string_is_an_ordering_key(sessions: Sessions, new_app: 
 
 async def test_any_number_of_messages_may_be_refused(sessions: Sessions) -> None:
     """More than a statement may have arguments: 32,767 in PostgreSQL, as a rule 32,766 in SQLite."""
-    outbox = Outbox(sessions)
+    outbox = Outbox(sessions, relay=False)
     async with sessions.begin() as session:
         for order in ("a", "b", None):
             await outbox.add(session, b"", ordered_by=order, key="q")
@@ -302,7 +302,7 @@ async def test_on_virtual_time_the_relay_finds_what_another_process_commits(
 ) -> None:
     async with open_sessions(sqlite_url(tmp_path)) as sessions:
         shop = Shop(App(), sessions, "virtual")
-        elsewhere = Outbox(sessions)
+        elsewhere = Outbox(sessions, relay=False)
         async with warren.running(shop.app):
             for number in range(3):
                 await warren.advance(hours=1)
@@ -310,6 +310,22 @@ async def test_on_virtual_time_the_relay_finds_what_another_process_commits(
                     await elsewhere.add(session, shop.placed(order="a", number=number))
                 await warren.advance(milliseconds=200)
                 assert len(shop.received) == number + 1
+
+
+async def test_an_outbox_that_only_adds_relays_nothing(
+    sessions: Sessions, new_app: NewApp, name: str
+) -> None:
+    app = new_app()
+    adding = Outbox(sessions, relay=False)
+    app.include(adding)
+    async with app:
+        async with sessions.begin() as session:
+            await adding.add(session, b"", key=name)
+        assert (adding.busy, adding.statistics.added, adding.statistics.relaying) == ("", 1, False)
+    shop = Shop(new_app(), sessions, name)
+    shop.app.declare(Queue(name))
+    async with shop.app:
+        await eventually(lambda: shop.outbox.statistics.relayed == 1, "another process relays it")
 
 
 async def test_a_refused_message_is_retried_at_its_time_however_seldom_the_relay_polls(
@@ -335,9 +351,11 @@ async def test_invalid_arguments_raise_errors(sessions: Sessions, monkeypatch: p
         Outbox(sessions, lease=timedelta(0))
     async with sessions() as session:
         with pytest.raises(ConfigError, match="JSON, which cannot represent"):
-            await Outbox(sessions).add(session, b"", key="q", headers={"x": b""})  # type: ignore[dict-item]
+            await Outbox(sessions, relay=False).add(session, b"", key="q", headers={"x": b""})  # type: ignore[dict-item]
         with pytest.raises(ConfigError, match="no address"):
-            await Outbox(sessions).add(session, b"")
+            await Outbox(sessions, relay=False).add(session, b"")
+        with pytest.raises(ConfigError, match="belongs to no App"):
+            await Outbox(sessions).add(session, b"", key="q")
     monkeypatch.setattr("warren.patterns.optional_packages.find_spec", lambda _: None)
     with pytest.raises(UsageError, match=r"pip install 'warrenmq\[sql\]'"):
         Outbox(sessions)

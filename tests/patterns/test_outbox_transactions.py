@@ -427,7 +427,7 @@ async def test_a_search_in_pieces_finds_what_one_statement_would(
     chance = random.Random(seed)
     monkeypatch.setattr("warren.patterns.outbox.outbox_tables.SCAN_ROWS", chance.randint(1, 5))
     async with Database(sqlite_url(tmp_path), None).sessions() as sessions:
-        outbox = Outbox(sessions)
+        outbox = Outbox(sessions, relay=False)
         keys = [chance.choice(["a", "b", "c", "d", "e", None]) for _ in range(40)]
         async with sessions.begin() as session:
             for key in keys:
@@ -471,4 +471,4 @@ async def test_another_kind_of_database_is_refused() -> None:
 
     async with Session() as session:
         with pytest.raises(ConfigError, match="PostgreSQL and SQLite, not mysql"):
-            await Outbox(async_sessionmaker()).add(session, Placed(how="never"))
+            await Outbox(async_sessionmaker(), relay=False).add(session, Placed(how="never"))

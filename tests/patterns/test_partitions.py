@@ -116,7 +116,7 @@ async def test_invalid_arguments_raise_config_errors(new_app: NewApp, name: str)
         pass
 
     partitions = Partitions(name, 1, key=str)
-    with pytest.raises(ConfigError, match="belong to no App"):
+    with pytest.raises(ConfigError, match="belongs to no App"):
         await partitions.publish(Other())
     new_app().include(partitions)
     with pytest.raises(ConfigError, match="Other does not use the exchange"):

@@ -58,7 +58,7 @@ def listening(app: App) -> list[tuple[str, str | None]]:
 async def test_an_outbox_row_from_before_the_rename_is_read_by_the_renamed_class(tmp_path: Path) -> None:
     async with open_sessions(sqlite_url(tmp_path)) as sessions:
         async with sessions.begin() as session:
-            await Outbox(sessions).add(
+            await Outbox(sessions, relay=False).add(
                 session, Placed(order="42"), correlation_id="c1", app_id="shop", priority=3
             )
         app = App("memory://")

@@ -135,7 +135,7 @@ async def test_stopping_requeues_messages_whose_handlers_have_not_started(new_ap
 async def test_invalid_arguments_raise_config_errors(new_app: NewApp, name: str) -> None:
     with pytest.raises(ConfigError, match="at least 1"):
         WorkQueue(name, bypass=0)
-    with pytest.raises(ConfigError, match=r"call app.include\(.*\) first"):
+    with pytest.raises(ConfigError, match=r"WorkQueue .* belongs to no App: call app.include\(\.\.\.\)"):
         WorkQueue(name).handle(Render)
     work = WorkQueue(name)
     new_app().include(work)

@@ -21,6 +21,7 @@ from typing import ClassVar, Final
 from opentelemetry import metrics
 
 from warren.sdk import App, Binding, Delivery, Exchange, Queue
+from warren.sdk.extend import IncludedComponent
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -34,7 +35,7 @@ _unrouted = metrics.get_meter("warren.patterns").create_counter(
 )
 
 
-class CatchAll:
+class CatchAll(IncludedComponent):
     """Queue for all messages that an exchange cannot route, with an optional alert for each of them.
 
     Use: `orders = CatchAll("orders", alert=notify)`, then `app.include(orders)` in the processes that shall run the
@@ -71,8 +72,18 @@ class CatchAll:
             max_length=MAX_ALERTS,
             message_ttl=ALERT_TTL,
         )
+        super().__init__()
+
+    @property
+    def inclusion_title(self) -> str:
+        return f"CatchAll {self.exchange.name}"
+
+    @property
+    def lost_without_app(self) -> str:
+        return "its alert is not called" if self._alert is not None else ""
 
     def register(self, app: App) -> None:
+        super().register(app)
         unrouted = Exchange(self.queue.name, type="fanout")
         app.declare(self.exchange, unrouted, self.queue, self._alerts)
         app.declare(Binding(unrouted.name, self.queue.name), Binding(unrouted.name, self._alerts.name))

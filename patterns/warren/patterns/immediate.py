@@ -22,7 +22,6 @@ from typing import Any, ClassVar, Final, TypeVar
 from warren.sdk import (
     App,
     Binding,
-    ConfigError,
     Delivery,
     Exchange,
     PublishError,
@@ -31,7 +30,15 @@ from warren.sdk import (
     RetryPolicy,
     current_delivery,
 )
-from warren.sdk.extend import DEAD_QUEUE, DEAD_REASON, Duration, MessageOutcome, seconds, uuid7
+from warren.sdk.extend import (
+    DEAD_QUEUE,
+    DEAD_REASON,
+    Duration,
+    IncludedComponent,
+    MessageOutcome,
+    seconds,
+    uuid7,
+)
 
 RECEIPT_HEADER: Final = "warren-taken"
 
@@ -46,7 +53,7 @@ class NoConsumer(PublishError):
     outcome: MessageOutcome = "refused"
 
 
-class Immediate:
+class Immediate(IncludedComponent):
     """Queue whose messages are handled at once or returned to their publisher: `@calls.handle(Ring)` in the consumer,
     `await calls.publish(Ring())` in the publisher.
 
@@ -70,10 +77,14 @@ class Immediate:
             dead_letter_exchange=None,
         )
         self._pending: dict[str, asyncio.Future[None]] = {}
-        self._app: App | None = None
+        super().__init__()
+
+    @property
+    def inclusion_title(self) -> str:
+        return f"Immediate {self._queue.name}"
 
     def register(self, app: App) -> None:
-        self._app = app
+        super().register(app)
         app.declare(
             self._return_exchange,
             Exchange(self._dead.name, type="fanout"),
@@ -111,7 +122,7 @@ class Immediate:
         :param concurrency: largest number of messages handled at a time.
         :param retry: retry policy of the handler.
         """
-        app = self._included()
+        app = self.included_in()
 
         def register(function: Handler) -> Handler:
             @functools.wraps(function)
@@ -132,7 +143,7 @@ class Immediate:
         :raises PublishTimeout: it is unknown whether a consumer took it.
         :raises PublishError: the broker did not confirm the message: it was refused or unroutable, or no confirm came.
         """
-        app = self._included()
+        app = self.included_in()
         message_key = message_id or uuid7(int(app.clock.now() * 1000))
         receipt = self._pending[message_key] = asyncio.get_running_loop().create_future()
         try:
@@ -187,12 +198,7 @@ class Immediate:
             )
             return
         # A consumer took it and lost it, or rejected it: no publisher waits for it any more.
-        await self._included().forward(delivery, key=self._dead.name)
-
-    def _included(self) -> App:
-        if self._app is None:
-            raise ConfigError(f"{self._queue.name}: it belongs to no App: call app.include(...) first")
-        return self._app
+        await self.included_in().forward(delivery, key=self._dead.name)
 
 
 def _has_expired(headers: Mapping[str, Any]) -> bool:

@@ -23,14 +23,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal, ParamSpec
 
 from warren.sdk import App, Binding, ConfigError, Event, Exchange, Message, Queue
-from warren.sdk.extend import check_decorated, check_whole_number
+from warren.sdk.extend import IncludedComponent, check_decorated, check_whole_number
 
 MAX_PARTITIONS: Final = 1024
 
 Parameters = ParamSpec("Parameters")
 
 
-class Partitions:
+class Partitions(IncludedComponent):
     """Partitioned exchange with per-key order: `orders = Partitions("orders", 8, key=lambda change: change.order_id)`.
 
     Declare the Events on its exchange, `class OrderChanged(Event, exchange=orders.exchange)`, and call
@@ -67,7 +67,7 @@ class Partitions:
         self._key = key
         self._by_broker = by == "broker"
         self._handlers: list[tuple[type[Event], Callable[..., Awaitable[None]], dict[str, Any]]] = []
-        self._app: App | None = None
+        super().__init__()
 
     def partition(self, key: str) -> int:
         """Return the partition number of a key, the same in every process and version (BLAKE2b, RFC 7693)."""
@@ -104,7 +104,7 @@ class Partitions:
         :raises PublishError: the broker did not confirm the message, because it was refused or unroutable, or no
             confirm arrived in time.
         """
-        app = self._included()
+        app = self.included_in()
         if type(message).wire_exchange != self.exchange.name:
             raise ConfigError(
                 f"{type(message).__name__} does not use the exchange {self.exchange.name!r} of these partitions: declare"
@@ -118,8 +118,16 @@ class Partitions:
         routing_key = key if self._by_broker else str(self.partition(key))
         await app.publish(message, exchange=self.exchange.name, key=routing_key, **options)
 
+    @property
+    def inclusion_title(self) -> str:
+        return f"Partitions {self.exchange.name}"
+
+    @property
+    def lost_without_app(self) -> str:
+        return "its messages are not handled" if self._handlers else ""
+
     def register(self, app: App) -> None:
-        self._app = app
+        super().register(app)
         app.declare(self.exchange, *self.queues)
         for number, queue in enumerate(self.queues):
             app.declare(Binding(self.exchange.name, queue.name, self._binding_key(number)))
@@ -147,11 +155,6 @@ class Partitions:
         for number, queue in enumerate(self.queues):
             key = self._binding_key(number)
             app.handle(message, queue=queue, keys=[key], concurrency=1, **options)(function)
-
-    def _included(self) -> App:
-        if self._app is None:
-            raise ConfigError("these Partitions belong to no App: call app.include(partitions) first")
-        return self._app
 
 
 __all__ = ["Partitions"]

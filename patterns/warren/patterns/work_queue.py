@@ -19,8 +19,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from warren.sdk import App, ConfigError, Queue, RetryPolicy
-from warren.sdk.extend import check_async, check_decorated, check_whole_number
+from warren.sdk import App, Queue, RetryPolicy
+from warren.sdk.extend import IncludedComponent, check_async, check_decorated, check_whole_number
 
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[None]])
 
@@ -38,7 +38,7 @@ class WorkQueueStatistics:
     promoted: int = 0
 
 
-class WorkQueue:
+class WorkQueue(IncludedComponent):
     """Work queue with priorities: `app.include(work)`, `@work.handle(Render)`, `await work.put(Render(...),
     priority=2)`.
 
@@ -59,7 +59,7 @@ class WorkQueue:
         """Counters of what this object has done in this process."""
         self._concurrency = concurrency
         self._slots = _Slots(concurrency, priorities, bypass, self.statistics)
-        self._app: App | None = None
+        super().__init__()
 
     @property
     def queues(self) -> tuple[Queue, ...]:
@@ -67,7 +67,7 @@ class WorkQueue:
         return tuple(Queue(f"{self.name}.{priority}") for priority in range(len(self.statistics.started)))
 
     def register(self, app: App) -> None:
-        self._app = app
+        super().register(app)
         app.declare(*self.queues)
 
     async def on_start(self) -> None:
@@ -84,7 +84,7 @@ class WorkQueue:
         :param retry: retry policy of the handler.
         """
         check_decorated("WorkQueue.handle", message, example="work.handle")
-        app = self._included()
+        app = self.included_in()
 
         def register(function: Handler) -> Handler:
             check_async(function)
@@ -104,7 +104,7 @@ class WorkQueue:
         :raises PublishError: the broker did not confirm the message: it was refused or unroutable, or no confirm came.
         """
         check_whole_number(f"work queue {self.name}: priority", priority, 0, len(self.queues) - 1)
-        await self._included().publish(
+        await self.included_in().publish(
             message, exchange="", key=self.queues[priority].name, message_id=message_id
         )
 
@@ -120,11 +120,6 @@ class WorkQueue:
                 self._slots.release()
 
         return limited
-
-    def _included(self) -> App:
-        if self._app is None:
-            raise ConfigError(f"the work queue {self.name} belongs to no App: call app.include(work) first")
-        return self._app
 
 
 class _Slots:

@@ -11,6 +11,7 @@ from warren.sdk.app.asyncapi_document import asyncapi_document
 from warren.sdk.app.asyncapi_page import asyncapi_page
 from warren.sdk.app.embedded_broker import EmbeddedBroker, Storage
 from warren.sdk.app.health_probe import ProbeServer
+from warren.sdk.app.inclusion import IncludedComponent, NotIncluded, not_included
 from warren.sdk.app.middleware import CallNext
 from warren.sdk.app.serve import StopRequest, serve
 from warren.sdk.app.testing_hooks import override_for_test
@@ -94,9 +95,11 @@ __all__ = [
     "HandleMiddleware",
     "HandlerOutcome",
     "Idempotency",
+    "IncludedComponent",
     "LastChunk",
     "MessageOptions",
     "MessageOutcome",
+    "NotIncluded",
     "Outgoing",
     "PollingClock",
     "ProbeServer",
@@ -134,6 +137,7 @@ __all__ = [
     "forwarded",
     "from_json_text",
     "milliseconds",
+    "not_included",
     "optional_duration",
     "origin",
     "override_for_test",

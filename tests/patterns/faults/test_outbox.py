@@ -154,7 +154,7 @@ async def standing_still(
     reader: Reader, slow: StandstillRelay, sessions: Sessions, queue: str
 ) -> AsyncIterator[None]:
     """Run both Apps; write three notes, of which `slow` publishes the first, and let its lease pass."""
-    await write(sessions, Outbox(sessions), queue, "1", "2", "3")
+    await write(sessions, Outbox(sessions, relay=False), queue, "1", "2", "3")
     async with reader.app, slow.app:
         await eventually(lambda: slow.stands_still, "1 is confirmed, 2 and 3 are in memory")
         await slow.lease_passes()
@@ -197,7 +197,7 @@ async def test_a_process_dies_before_it_commits(
     async with reader.app:
         await workers.start(relay, **place, add="nothing")
         await workers.wait_for("relays")
-        await write(sessions, Outbox(sessions), name, "last")
+        await write(sessions, Outbox(sessions, relay=False), name, "last")
         await reader.reads("last")
 
 
@@ -231,7 +231,7 @@ async def test_a_relay_dies_between_the_confirm_and_recording_it(
     name: str,
 ) -> None:
     place = {"url": amqp_url, "queue": name, "database": mortal_postgres.url}
-    await write(sessions, Outbox(sessions), name, "42")
+    await write(sessions, Outbox(sessions, relay=False), name, "42")
     reader = Reader(new_app(), name)
     async with reader.app:
         async with sessions.begin() as session:
@@ -334,12 +334,12 @@ async def test_a_relay_stands_still_while_another_relays(
         async with other_relay(new_app(), sessions, reader) as outbox:
             slow.resumes.set()
             await slow.gives_up_or_publishes_all()
-            await write(sessions, Outbox(sessions), name, "4")
+            await write(sessions, Outbox(sessions, relay=False), name, "4")
             await eventually(lambda: reader.texts[-1] == "4", "4 arrives")
             assert reader.texts == ["1", "1", "2", "3", "4"]
             assert slow.outbox.statistics.failed == 0
             await all_are_deleted(outbox)
-        await write(sessions, Outbox(sessions), name, "5")
+        await write(sessions, Outbox(sessions, relay=False), name, "5")
         await slow.takes_over(reader, "5")
     assert reader.texts == ["1", "1", "2", "3", "4", "5"]
 
@@ -360,7 +360,7 @@ async def test_a_relay_stands_still_while_another_relays_and_stops(
         await eventually(renewed, "it has renewed the lease, or given up")
         slow.resumes.set()
         await slow.gives_up_or_publishes_all()
-        await write(sessions, Outbox(sessions), name, "4")
+        await write(sessions, Outbox(sessions, relay=False), name, "4")
         await slow.takes_over(reader, "4")
     assert reader.texts == ["1", "1", "2", "3", "4"]
 
@@ -386,7 +386,7 @@ async def test_a_relay_loses_the_connection_while_another_relays(
             async with other_relay(new_app(), sessions, reader):
                 proxy.accept()
                 await slow.gives_up_or_publishes_all()
-                await write(sessions, Outbox(sessions), name, "4")
+                await write(sessions, Outbox(sessions, relay=False), name, "4")
                 await eventually(lambda: reader.texts[-1] == "4", "4 arrives")
                 assert reader.texts == ["1", "1", "2", "3", "4"]
 

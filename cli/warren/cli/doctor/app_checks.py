@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from warren.cli.doctor.finding import Check, Finding
+from warren.sdk.extend import not_included
 from warren.sdk.planning import Kind, Plan, Status
 
 MISSING: Final = Check("E601", "missing-topology", "`warren topology apply` declares it", (), lambda _: ())
@@ -15,8 +16,15 @@ DIFFERENT: Final = Check(
 LOSS: Final = Check("W603", "risk-of-loss", "", (), lambda _: ())
 OTHER_RISK: Final = Check("I604", "risk", "", (), lambda _: ())
 NOT_COMPARED: Final = Check("I605", "not-compared", "", (), lambda _: ())
+NOT_INCLUDED: Final = Check(
+    "W606",
+    "not-included",
+    "include it, app.include(...); or if another process does, app.leave_out(...)",
+    (),
+    lambda _: (),
+)
 
-APP_CHECKS: Final = (MISSING, DIFFERENT, LOSS, OTHER_RISK, NOT_COMPARED)
+APP_CHECKS: Final = (MISSING, DIFFERENT, LOSS, OTHER_RISK, NOT_COMPARED, NOT_INCLUDED)
 
 
 def compare(plan: Plan) -> Iterator[Finding]:
@@ -39,3 +47,10 @@ def compare(plan: Plan) -> Iterator[Finding]:
     for risk in plan.risks:
         kind = LOSS if risk.kind is Kind.LOSS else OTHER_RISK
         yield kind.finding(risk.subject, risk.text, risk.advice)
+
+
+def forgotten() -> Iterator[Finding]:
+    """Yield a finding for each component and router that the App's modules make and no App includes."""
+    for each in not_included():
+        evidence = f"was made in {each.place}, and no App includes it: {each.consequence}"
+        yield NOT_INCLUDED.finding(each.title, evidence, NOT_INCLUDED.advice)

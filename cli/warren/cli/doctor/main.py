@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from warren.cli.doctor import client_checks, exchange_checks, queue_checks
-from warren.cli.doctor.app_checks import APP_CHECKS, compare
+from warren.cli.doctor.app_checks import APP_CHECKS, compare, forgotten
 from warren.cli.doctor.finding import CHECKS, Check, Finding, Severity, Source
 from warren.cli.doctor.readers import AmqpReader, ControlReader, ManagementReader, Reader
 from warren.cli.doctor.snapshot import Samples
@@ -160,6 +160,7 @@ async def _examine(
             listing = from_control_socket(control_socket, parts.virtual_host)
         async with Planner(url) as planner:
             found += compare(await planner.plan(app.topology, listing, app.messages))
+        found += forgotten()
     return found, skipped, broker
 
 

@@ -66,6 +66,7 @@ from warren.sdk.extend import (
     ATTEMPT,
     PUBLISH_SECONDS,
     HandlerOutcome,
+    IncludedComponent,
     check_idempotency,
     check_number,
     check_retry_policy,
@@ -122,7 +123,7 @@ class _Task:
     ignore_result: bool
 
 
-class CeleryBridge:
+class CeleryBridge(IncludedComponent):
     """Bridge between an App and Celery 5.3 or later on the same broker, in message protocol 2 and JSON.
 
     `@bridge.task("shop.charge")` runs tasks that Celery clients send; `@bridge.remote("shop.mail")` describes tasks that
@@ -172,7 +173,7 @@ class CeleryBridge:
         self._results = f"warren.celery.results.{uuid4().hex}"
         self._expected: WeakValueDictionary[str, CeleryResult[Any]] = WeakValueDictionary()
         self._origin = f"{os.getpid()}@{platform.node()}"
-        self._app: App | None = None
+        super().__init__()
 
     # Tasks for Celery workers
 
@@ -254,8 +255,12 @@ class CeleryBridge:
 
     # Component of the App
 
+    @property
+    def lost_without_app(self) -> str:
+        return "its tasks are not run" if self._tasks else ""
+
     def register(self, app: App) -> None:
-        self._app = app
+        super().register(app)
         for queue in self._queues.values():
             app.declare(*with_exchange(queue))
         for name, tasks in self._tasks.items():
@@ -367,7 +372,7 @@ class CeleryBridge:
         headers: Mapping[str, object] | None = None,
         seconds: float = PUBLISH_SECONDS,
     ) -> None:
-        app = self._included()
+        app = self.included_in()
         outgoing = encode(
             body, now=app.clock.now(), exchange=exchange, key=key, message_id=message_id, headers=headers
         )
@@ -401,7 +406,7 @@ class CeleryBridge:
             if unread is not None:
                 await self._confirmed(unread, self._send_failure(unread, refusal, ignores=False))
             raise DeadLetter(str(refusal)) from None
-        if request.has_expired(self._included().clock.now()):
+        if request.has_expired(self.included_in().clock.now()):
             await self._expire(request)
             return
         if request.eta is not None and request.eta > self._now():
@@ -468,7 +473,7 @@ class CeleryBridge:
 
     async def _attempts(self, task: _Task, request: CeleryRequest) -> bytes:
         """Call the function as often as its retry policy allows in this process; return its result as JSON."""
-        app = self._included()
+        app = self.included_in()
 
         async def call() -> bytes:
             return await task.function.call(app, request)
@@ -606,12 +611,7 @@ class CeleryBridge:
         return self._task_queues.get(task, self._queue.name)
 
     def _now(self) -> datetime:
-        return datetime.fromtimestamp(self._included().clock.now(), UTC)
-
-    def _included(self) -> App:
-        if self._app is None:
-            raise ConfigError("this CeleryBridge belongs to no App: call app.include(bridge) first")
-        return self._app
+        return datetime.fromtimestamp(self.included_in().clock.now(), UTC)
 
 
 def _check_numbers(options: CeleryOptions) -> None:

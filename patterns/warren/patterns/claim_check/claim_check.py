@@ -29,7 +29,7 @@ from pydantic import BaseModel, Field
 from warren.patterns.argument_checks import check_object
 from warren.patterns.claim_check.blob_store import BlobStore, BlobStoreUnavailable
 from warren.sdk import App, Clock, ConfigError, DeadLetter, Delivery, Outgoing, SystemClock
-from warren.sdk.extend import Duration, check_whole_number, duration, optional_duration
+from warren.sdk.extend import Duration, IncludedComponent, check_whole_number, duration, optional_duration
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -63,7 +63,7 @@ class ClaimCheckStatistics:
     """Bodies that this process deleted because they were older than `keep`."""
 
 
-class ClaimCheck:
+class ClaimCheck(IncludedComponent):
     """Middleware that stores large bodies when messages are published, and fetches them before messages are handled:
     `ClaimCheck(FolderBlobStore("/srv/blobs"))`.
 
@@ -109,6 +109,7 @@ class ClaimCheck:
         self._clock: Clock = SystemClock()
         self._cleaner: asyncio.Task[None] | None = None
         self._cleaning = False
+        super().__init__()
 
     @property
     def busy(self) -> str:
@@ -162,6 +163,7 @@ class ClaimCheck:
         return cleaned
 
     def register(self, app: App) -> None:
+        super().register(app)
         self._clock = app.clock
         app.middleware(publish=self._store_body, handle=self._fetch_body)
 

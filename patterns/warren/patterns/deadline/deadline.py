@@ -54,7 +54,7 @@ from warren.sdk import (
     WarrenError,
     current_delivery,
 )
-from warren.sdk.extend import Duration, check_whole_number, duration, milliseconds, seconds
+from warren.sdk.extend import Duration, IncludedComponent, check_whole_number, duration, milliseconds, seconds
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -90,7 +90,7 @@ class DeadlineStatistics:
     signal could not be published."""
 
 
-class Deadline:
+class Deadline(IncludedComponent):
     """Kind of deadline, with one instance for each key, such as an order's id. Each is either completed in time, or
     expires and publishes its signal, a message. A *due message*, which the broker delays, triggers the check whether a
     deadline has expired.
@@ -162,7 +162,7 @@ class Deadline:
         self._steps_ms = list(_delay_steps(self._after_ms, self._precision_ms))
         self._waiting: dict[int, str] = {}
         """Wait queues declared so far: names by their delay in milliseconds."""
-        self._app: App | None = None
+        super().__init__()
         self._clock: Clock = SystemClock()
 
     async def start(self, key: str, *, at: datetime | None = None) -> None:
@@ -178,7 +178,7 @@ class Deadline:
         :raises StoreUnavailable: it is unknown whether the deadline was started; start it again.
         :raises PublishError: the due message may not be in the broker; start the deadline again.
         """
-        app = self._included()
+        app = self.included_in()
         now_ms = self._now_ms()
         due_ms = (now_ms if at is None else _timestamp_ms(at)) + self._after_ms
 
@@ -243,8 +243,8 @@ class Deadline:
         return await self._decide(key, rule)
 
     def register(self, app: App) -> None:
+        super().register(app)
         self._store.use_clock(app.clock)
-        self._app = app
         self._clock = app.clock
         waiting = wait_queue(self._queue.name, self._after_ms * MILLISECOND)
         app.declare(self._queue, waiting)
@@ -265,7 +265,7 @@ class Deadline:
         )
 
     async def _handle(self, due: _Due) -> None:
-        app = self._included()
+        app = self.included_in()
         try:
             again_ms = await self._expire(app, due)
         except WarrenError as error:
@@ -341,11 +341,6 @@ class Deadline:
 
     def _now_ms(self) -> int:
         return int(self._clock.now() * 1000)
-
-    def _included(self) -> App:
-        if self._app is None:
-            raise ConfigError(f"the Deadline {self.name} belongs to no App: call app.include(deadline) first")
-        return self._app
 
 
 def _current_message_id() -> str | None:

@@ -41,7 +41,15 @@ from warren.sdk import (
     Unroutable,
     WarrenError,
 )
-from warren.sdk.extend import ORIGIN_EXCHANGE, ORIGIN_KEY, Duration, duration, origin, uuid7
+from warren.sdk.extend import (
+    ORIGIN_EXCHANGE,
+    ORIGIN_KEY,
+    Duration,
+    IncludedComponent,
+    duration,
+    origin,
+    uuid7,
+)
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -83,7 +91,7 @@ class DelayStatistics:
     postponed: int = 0
 
 
-class Delay:
+class Delay(IncludedComponent):
     """Publisher of messages that arrive after any delay, or at a set time.
 
     Use: `app.include(delay)`, then `await delay.after(message, timedelta(minutes=7))`. The delay starts when the broker
@@ -129,7 +137,7 @@ class Delay:
         self._store = None if store is None else StoreReference(store)
         self._keep_ms = duration(keep, "Delay: keep") // timedelta(milliseconds=1)
         self._due = Queue(f"{name}.due")
-        self._app: App | None = None
+        super().__init__()
         self._ensured: set[object] = set()
         """Message classes and addresses whose exchanges, queues and bindings have been declared. The App declares them again
         if they are missing later."""
@@ -143,9 +151,9 @@ class Delay:
         return self._strategy.longest
 
     def register(self, app: App) -> None:
+        super().register(app)
         if self._store is not None:
             self._store.use_clock(app.clock)
-        self._app = app
         app.declare(*self.topology())
         if self._store is not None:
             app.handle(bytes, queue=self._due)(self._handle_due)
@@ -192,7 +200,7 @@ class Delay:
         :raises StoreUnavailable: the store did not answer, so the message was not published; a record of it may exist.
         :raises PublishError: the broker did not confirm the message: it was refused or unroutable, or no confirm came.
         """
-        app = self._included()
+        app = self.included_in()
         delay = duration(delay, "delay")
         self._check(delay)
         if delay <= NOW and cancel_key is None:
@@ -231,7 +239,7 @@ class Delay:
         """
         if when.tzinfo is None:
             raise ConfigError(f"{when} has no time zone: use datetime(..., tzinfo=UTC)")
-        now = datetime.fromtimestamp(self._included().clock.now(), UTC)
+        now = datetime.fromtimestamp(self.included_in().clock.now(), UTC)
         await self.after(message, max(when - now, NOW), **address)
 
     async def cancel(self, cancel_key: str) -> Cancellation:
@@ -284,7 +292,7 @@ class Delay:
         :raises ConfigError: the delay is longer than `longest`.
         :raises PublishError: the broker has not confirmed the copy.
         """
-        app = self._included()
+        app = self.included_in()
         self._check(after)
         entry = EntryPoint("", queue, {}) if after <= NOW else await self._entry_point(app, "", queue, after)
         table = {**redelivery_headers(delivery), **(headers or {}), **entry.headers}
@@ -299,7 +307,7 @@ class Delay:
         :raises DeadLetter: the message arrived so late that its record may be deleted, so it is unknown whether it was
             cancelled.
         """
-        app = self._included()
+        app = self.included_in()
         cancel_key = str(delivery.headers.get(CANCEL_KEY, ""))
         try:
             due_ms = delivery.headers.get(DUE)
@@ -443,7 +451,7 @@ class Delay:
         if not patience:
             return await apply_rule(store, key, rule_now)
         return await apply_rule_with_retry(
-            store, key, rule_now, clock=self._included().clock, patience=patience
+            store, key, rule_now, clock=self.included_in().clock, patience=patience
         )
 
     def _required_store(self) -> ListingStore:
@@ -454,12 +462,7 @@ class Delay:
         return self._store
 
     def _now_ms(self) -> int:
-        return int(self._included().clock.now() * 1000)
-
-    def _included(self) -> App:
-        if self._app is None:
-            raise ConfigError("this Delay belongs to no App: call app.include(delay) first")
-        return self._app
+        return int(self.included_in().clock.now() * 1000)
 
 
 __all__ = ["Delay", "DelayStatistics"]

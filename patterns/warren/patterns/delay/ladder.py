@@ -7,12 +7,12 @@ from typing import Any, ClassVar, Final
 
 from warren.patterns.delay.wait_queues import wait_queue
 from warren.sdk import App, ConfigError, Queue
-from warren.sdk.extend import Duration, duration, milliseconds
+from warren.sdk.extend import Duration, IncludedComponent, duration, milliseconds
 
 STEPS: Final = ("5s", "10s", "30s", "1m", "5m", "10m", "30m", "1h")
 
 
-class DelayLadder:
+class DelayLadder(IncludedComponent):
     """Set of fixed delays (steps), each with its own target queue.
 
     Use: `app.include(ladder)`, `await ladder.publish(message, "30s")`, `@app.handle(Remind,
@@ -36,7 +36,7 @@ class DelayLadder:
         self._labels: dict[timedelta, str] = {_rounded(step): _label(step) for step in given}
         if len(self._labels) != len(given) or min(self._labels) <= timedelta(0):
             raise ConfigError(f"the steps of a ladder must be different and longer than 0, not {given}")
-        self._app: App | None = None
+        super().__init__()
 
     @property
     def steps(self) -> tuple[timedelta, ...]:
@@ -60,13 +60,11 @@ class DelayLadder:
         :raises ConfigError: there is no such step, or the ladder belongs to no App.
         :raises PublishError: the broker did not confirm the message: it was refused or unroutable, or no confirm came.
         """
-        if self._app is None:
-            raise ConfigError(f"the ladder {self.name} belongs to no App: call app.include(ladder) first")
         waiting = wait_queue(self.queue(step).name, _rounded(step))
-        await self._app.publish(message, exchange="", key=waiting.name, message_id=message_id)
+        await self.included_in().publish(message, exchange="", key=waiting.name, message_id=message_id)
 
     def register(self, app: App) -> None:
-        self._app = app
+        super().register(app)
         for step in self._labels:
             app.declare(self.queue(step), wait_queue(self.queue(step).name, step))
 

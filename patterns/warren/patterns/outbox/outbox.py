@@ -35,7 +35,7 @@ from warren.patterns.outbox.relay import OutboxStatistics, Relay
 from warren.patterns.sql_connections import is_autocommit
 from warren.patterns.sql_tables import require_sqlalchemy
 from warren.sdk import App, Clock, ConfigError, Message, PropertyOptions, SystemClock
-from warren.sdk.extend import Duration, duration, encode
+from warren.sdk.extend import Duration, IncludedComponent, duration, encode
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine, Table
@@ -48,7 +48,7 @@ MILLISECOND: Final = timedelta(milliseconds=1)
 Parameters = ParamSpec("Parameters")
 
 
-class Outbox:
+class Outbox(IncludedComponent):
     """Outbox table: messages written in a database transaction, and relayed to the broker after its commit.
 
         outbox = Outbox(sessions, ordered_by=lambda event: event.order_id)
@@ -58,8 +58,8 @@ class Outbox:
             session.add(order)
             await outbox.add(session, OrderPlaced(order_id=order.id))
 
-    Call `app.include(outbox)` in every process that may relay; a process that only adds messages needs no App. Declare
-    the targets of the messages with `app.publishes(OrderPlaced)`.
+    Call `app.include(outbox)` in every process that may relay. A process that only adds messages needs no App: it says so
+    with `relay=False`. Declare the targets of the messages with `app.publishes(OrderPlaced)`.
 
     :param sessions: creates the relay's sessions, on the database in which the application's transactions write.
         PostgreSQL or SQLite.
@@ -74,6 +74,7 @@ class Outbox:
     :param poll: interval at which the relay reads messages that other processes have added. Default 100 ms.
         (PostgreSQL's NOTIFY is not used, because it makes commits wait for each other.)
     :param retry_after: first wait after the broker refused a message; it doubles up to a minute. Default 1 s.
+    :param relay: False for a process that only adds messages, which other processes relay.
     :raises UsageError: SQLAlchemy is not installed.
     :raises ConfigError: a duration is too short.
     """
@@ -89,6 +90,7 @@ class Outbox:
         lease: Duration = timedelta(seconds=5),
         poll: Duration = timedelta(milliseconds=100),
         retry_after: Duration = timedelta(seconds=1),
+        relay: bool = True,
     ) -> None:
         require_sqlalchemy("Outbox")
         check_sessions("Outbox", sessions)
@@ -108,7 +110,8 @@ class Outbox:
         self._poll = poll.total_seconds()
         self._retry = retry_after.total_seconds()
         self._clock: Clock = SystemClock()
-        self._app: App | None = None
+        self._relays = relay
+        super().__init__()
         self._relay: Relay | None = None
         self._relay_task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -145,8 +148,14 @@ class Outbox:
         :param ordered_by: ordering key of the message; by default the result of the Outbox's function `ordered_by`.
         :param exchange: with `key`, `message_id` and `headers` as for `app.publish`.
         :param properties: AMQP properties, as for `app.publish`; an `expiration` begins when the message is in a queue.
-        :raises ConfigError: the message has no address, a property is out of its range, or JSON cannot represent a header.
+        :raises ConfigError: the message has no address, a property is out of its range, or JSON cannot represent a
+            header; or no App includes the outbox, and it was not made with `relay=False`.
         """
+        if self._relays and self._app is None:
+            raise ConfigError(
+                "the Outbox belongs to no App: call app.include(...) with it, or make it with relay=False in a process that"
+                " only adds messages, and let another process relay them"
+            )
         if ordered_by is None and self._ordered_by is not None:
             ordered_by = self._ordered_by(message)
         now = self._clock.now()
@@ -161,7 +170,8 @@ class Outbox:
         )
         await self._tables.add(session, outgoing, ordered_by, int(now * 1000))
         self.statistics.added += 1
-        await self._wake_after_commit(session)
+        if self._relays:
+            await self._wake_after_commit(session)
 
     def publishes(
         self, function: Callable[Parameters, Awaitable[Message | Sequence[Message] | None]]
@@ -197,8 +207,13 @@ class Outbox:
         await self._tables.create()
         return self._since(await self._tables.oldest_ms())
 
+    @property
+    def lost_without_app(self) -> str:
+        """Consequence of a missing inclusion: nothing relays; an error tells it to those who add."""
+        return "nothing that is added is published" if self._relays else ""
+
     def register(self, app: App) -> None:
-        self._app = app
+        super().register(app)
         self._clock = app.clock
 
     @property
@@ -209,8 +224,9 @@ class Outbox:
 
     async def on_start(self) -> None:
         """Start the relay, the task that publishes the outbox's messages."""
-        if self._app is None:
-            raise ConfigError("this Outbox belongs to no App: call app.include(outbox) first")
+        app = self.included_in()
+        if not self._relays:
+            return
         self._loop = asyncio.get_running_loop()
         self._relay = Relay(
             self._tables,
@@ -222,7 +238,7 @@ class Outbox:
         )
         # In a separate context: a sleep of the relay must not count as a sleep of a handler.
         self._relay_task = asyncio.create_task(
-            self._relay.run(self._app),
+            self._relay.run(app),
             name=f"relay of {self._tables.messages.name}",
             context=contextvars.Context(),
         )

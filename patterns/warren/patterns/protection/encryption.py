@@ -28,7 +28,7 @@ from warren.patterns.protection.protection_header import (
     parse_header,
 )
 from warren.sdk import App, Clock, ConfigError, DeadLetter, Delivery, Outgoing, SystemClock
-from warren.sdk.extend import Duration, optional_duration
+from warren.sdk.extend import Duration, IncludedComponent, optional_duration
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -39,7 +39,7 @@ NONCE_BYTES: Final = 12
 KEY_BYTES: Final = (16, 24, 32)
 
 
-class Encryption:
+class Encryption(IncludedComponent):
     """Middleware that encrypts published messages and decrypts handled ones: `app.include(Encryption(keys,
     current="2026-11"))`.
 
@@ -75,6 +75,7 @@ class Encryption:
         self._ciphers: dict[str, AESGCM] = {}
         self._current = ""
         self.use(keys, current=current)
+        super().__init__()
 
     def use(self, keys: Mapping[str, bytes], *, current: str) -> None:
         """Use these keys from now on instead of the previous ones; also possible while the App runs.
@@ -94,7 +95,12 @@ class Encryption:
         self._ciphers = {key_id: cipher(key) for key_id, key in keys.items()}
         self._current = current
 
+    @property
+    def lost_without_app(self) -> str:
+        return "bodies are published as plain text"
+
     def register(self, app: App) -> None:
+        super().register(app)
         self._clock = app.clock
         app.middleware(publish=self._encrypt, handle=self._decrypt)
 

@@ -31,7 +31,7 @@ from warren.patterns.protection.protection_header import (
     parse_header,
 )
 from warren.sdk import App, Clock, ConfigError, DeadLetter, Delivery, Outgoing, SystemClock
-from warren.sdk.extend import Duration, optional_duration
+from warren.sdk.extend import Duration, IncludedComponent, optional_duration
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -47,7 +47,7 @@ Sign = Callable[[bytes], bytes]
 Verify = Callable[[bytes, bytes], bool]
 
 
-class Signing:
+class Signing(IncludedComponent):
     """Middleware that signs published messages and checks handled ones: `app.include(Signing.hmac(secrets,
     current="2026-11"))`.
 
@@ -76,6 +76,7 @@ class Signing:
         self._max_age = optional_duration(max_age, "Signing: max_age")
         self._headers = tuple(headers)
         self._clock: Clock = SystemClock()
+        super().__init__()
 
     @classmethod
     def hmac(
@@ -157,7 +158,12 @@ class Signing:
         }
         return cls(ED25519, verify, sign, required=required, max_age=max_age, headers=headers)
 
+    @property
+    def lost_without_app(self) -> str:
+        return "messages are neither signed nor checked"
+
     def register(self, app: App) -> None:
+        super().register(app)
         self._clock = app.clock
         app.middleware(publish=self._attach if self._sign is not None else None, handle=self._check)
 

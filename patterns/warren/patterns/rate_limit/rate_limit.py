@@ -21,7 +21,7 @@ from warren.patterns.delay import wait_queue
 from warren.patterns.rate_limit.rate_limiter import RateLimiter, RateLimitExceeded
 from warren.patterns.stores import StoreUnavailable
 from warren.sdk import App, Clock, ConfigError, DeadLetter, Delivery, SystemClock
-from warren.sdk.extend import Duration, duration
+from warren.sdk.extend import Duration, IncludedComponent, duration
 
 log: logging.Logger = logging.getLogger("warren.patterns")
 
@@ -47,7 +47,7 @@ class RateLimitStatistics:
     """Messages that were delayed because the limiter's store failed and `on_store_failure="fail_closed"`."""
 
 
-class RateLimit:
+class RateLimit(IncludedComponent):
     """Middleware that limits the rate of handler starts on some queues: `app.include(RateLimit(limiter,
     queues=["payments"]))`.
 
@@ -92,11 +92,15 @@ class RateLimit:
         self._wait = wait
         self._again_after = again_after
         self._fail_open = on_store_failure == "fail_open"
-        self._app: App | None = None
+        super().__init__()
         self._clock: Clock = SystemClock()
 
+    @property
+    def lost_without_app(self) -> str:
+        return "its queues are consumed without a limit"
+
     def register(self, app: App) -> None:
-        self._app = app
+        super().register(app)
         self._clock = app.clock
         self._limiter.use_clock(app.clock)
         app.declare(*(wait_queue(queue, self._again_after) for queue in self._queues))
@@ -145,10 +149,8 @@ class RateLimit:
         return key
 
     async def _delay(self, delivery: Delivery) -> None:
-        if self._app is None:
-            raise ConfigError("this RateLimit belongs to no App: call app.include(rate_limit) first")
         waiting = wait_queue(delivery.queue, self._again_after)
-        await self._app.forward(delivery, key=waiting.name)
+        await self.included_in().forward(delivery, key=waiting.name)
 
 
 __all__ = ["RateLimit", "RateLimitStatistics"]

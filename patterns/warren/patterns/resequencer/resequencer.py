@@ -48,6 +48,7 @@ from warren.sdk import (
 )
 from warren.sdk.extend import (
     Duration,
+    IncludedComponent,
     check_async,
     check_decorated,
     check_whole_number,
@@ -82,7 +83,7 @@ class ResequencerStatistics:
     """Messages that were delayed because `window` messages were waiting already, or because the App was closing."""
 
 
-class Resequencer:
+class Resequencer(IncludedComponent):
     """Ordered handling by number: `@resequencer.handle(OrderChanged)`, then `app.include(resequencer)`.
 
     :param queue: queue of the messages; it has a single active consumer. A Command must name the same one: `class
@@ -152,7 +153,7 @@ class Resequencer:
         self._closing = False
         self._session = 0
         """Number of connections lost so far. A delivery that arrived before the last loss must not be handled."""
-        self._app: App | None = None
+        super().__init__()
         self._clock: Clock = SystemClock()
 
     def handle(
@@ -179,13 +180,21 @@ class Resequencer:
 
         return register
 
+    @property
+    def inclusion_title(self) -> str:
+        return f"Resequencer {self.queue.name}"
+
+    @property
+    def lost_without_app(self) -> str:
+        return "its messages are not handled" if self._handlers else ""
+
     def register(self, app: App) -> None:
         self._store.use_clock(app.clock)
         if not self._handlers:
             raise ConfigError(
                 f"the Resequencer of {self.queue.name} has no handler: add one with @resequencer.handle(...)"
             )
-        self._app = app
+        super().register(app)
         self._clock = app.clock
         app.on_state(self._state_changed)
         app.declare(self.queue, wait_queue(self.queue.name, self._again_after))
@@ -357,7 +366,7 @@ class Resequencer:
     async def _delay(self, delivery: Delivery) -> None:
         self.statistics.delayed += 1
         waiting = wait_queue(self.queue.name, self._again_after)
-        await self._included().forward(delivery, key=waiting.name)
+        await self.included_in().forward(delivery, key=waiting.name)
 
     def _skip_gap(self, sequence: KeySequence, key: str) -> None:
         missing, found = sequence.position.next_number, sequence.first_waiting()
@@ -439,13 +448,6 @@ class Resequencer:
                 f"the message has no number: publish it with the headers {SEQUENCE_KEY} and {SEQUENCE} (see SequenceNumbers)"
             )
         return key, number
-
-    def _included(self) -> App:
-        if self._app is None:
-            raise ConfigError(
-                f"the Resequencer of {self.queue.name} belongs to no App: call app.include(resequencer) first"
-            )
-        return self._app
 
 
 __all__ = ["Resequencer", "ResequencerStatistics"]

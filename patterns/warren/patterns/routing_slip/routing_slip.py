@@ -37,6 +37,7 @@ from warren.sdk import (
 )
 from warren.sdk.extend import (
     HandlerOutcome,
+    IncludedComponent,
     as_json_text,
     by_wire_name,
     check_async,
@@ -116,7 +117,7 @@ class RoutingSlipStep(Generic[StepCommand, Result]):
             await self._compensate(command, self._codec.read_json(result.encode()))
 
 
-class RoutingSlips:
+class RoutingSlips(IncludedComponent):
     """Routing slips of an App: `@slips.step(BookFlight)`, then `await slips.start([BookFlight(...), BookHotel(...)],
     end=...)`.
 
@@ -161,7 +162,7 @@ class RoutingSlips:
         self._once = once
         self._concurrency = concurrency
         self._handlers: dict[str, RoutingSlipStep[Any, Any]] = {}
-        self._app: App | None = None
+        super().__init__()
         self._clock: Clock = SystemClock()
 
     def step(
@@ -213,8 +214,12 @@ class RoutingSlips:
         await self._go_forward(slip)
         return slip.id
 
+    @property
+    def lost_without_app(self) -> str:
+        return "its steps are not executed" if self._handlers else ""
+
     def register(self, app: App) -> None:
-        self._app = app
+        super().register(app)
         self._clock = app.clock
         app.publishes(*self._steps.values(), *self._ends.values(), *self._compensations.values())
         for kind, handler in self._handlers.items():
@@ -325,9 +330,9 @@ class RoutingSlips:
         await self._publish(slip, kind(slip=slip.id, failed=slip.failed, reason=slip.reason, **how), "end")
 
     async def _publish(self, slip: RoutingSlip, message: Message, what: str) -> None:
-        if self._app is None:
-            raise ConfigError("these RoutingSlips belong to no App: call app.include(slips) first")
-        await self._app.publish(message, message_id=slip.message_id(what), headers={HEADER: slip.header()})
+        await self.included_in().publish(
+            message, message_id=slip.message_id(what), headers={HEADER: slip.header()}
+        )
 
     def _class_of(self, classes: dict[str, type[Any]], kind: str) -> type[Any]:
         if kind not in classes:

@@ -70,6 +70,7 @@ from warren.sdk import (
 )
 from warren.sdk.extend import (
     Duration,
+    IncludedComponent,
     as_json_text,
     by_wire_name,
     check_decorated,
@@ -113,7 +114,7 @@ class SagaStatistics:
     """Publishes that the broker confirmed. The number exceeds that of messages if some were published again."""
 
 
-class Saga(Generic[Data]):
+class Saga(IncludedComponent, Generic[Data]):
     """Kind of saga: a state machine with one instance for each key, such as an order's id. Call `app.include(saga)` in
     every process that handles its messages.
 
@@ -190,7 +191,7 @@ class Saga(Generic[Data]):
             dump=as_json_text,
         )
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._app: App | None = None
+        super().__init__()
         self._clock: Clock = SystemClock()
 
     def starts(
@@ -301,11 +302,15 @@ class Saga(Generic[Data]):
         """
         return await read_history(self._store, self.name, key, now_ms=self._now_ms())
 
+    @property
+    def lost_without_app(self) -> str:
+        return "its messages are not handled" if self._starts else ""
+
     def register(self, app: App) -> None:
         self._store.use_clock(app.clock)
         if not self._starts:
             raise ConfigError(f"saga {self.name} has no start: declare one with @saga.starts(...)")
-        self._app = app
+        super().register(app)
         self._clock = app.clock
         app.publishes(*self._rules.sends.values())
         for kind, _ in self._received.values():
@@ -423,7 +428,7 @@ class Saga(Generic[Data]):
         """
         if not held.pending:
             return
-        app = self._included()
+        app = self.included_in()
         published: set[str] = set()
         try:
             for pending in sorted(held.pending, key=lambda pending: pending.entry is None):
@@ -477,7 +482,7 @@ class Saga(Generic[Data]):
 
     async def _delay(self, delivery: Delivery, attempt: int) -> None:
         waiting = wait_queue(delivery.queue, self._early_after)
-        await self._included().forward(delivery, key=waiting.name, headers={EARLY: attempt})
+        await self.included_in().forward(delivery, key=waiting.name, headers={EARLY: attempt})
 
     def _transition(self, message: Message) -> ApplyTransition:
         def apply(held: SagaInstance) -> SagaTransition[Data] | None:
@@ -518,11 +523,6 @@ class Saga(Generic[Data]):
 
     def _now_ms(self) -> int:
         return int(self._clock.now() * 1000)
-
-    def _included(self) -> App:
-        if self._app is None:
-            raise ConfigError(f"the Saga {self.name} belongs to no App: call app.include(saga) first")
-        return self._app
 
 
 class _Due(Command):

@@ -46,6 +46,7 @@ from warren.patterns.timers.schedules import DateSchedule, Schedule, description
 from warren.sdk import App, Clock, ConfigError, Message, SystemClock
 from warren.sdk.extend import (
     Duration,
+    IncludedComponent,
     as_json_text,
     by_wire_name,
     duration,
@@ -102,7 +103,7 @@ class TimerInfo:
     fired: int
 
 
-class Timers:
+class Timers(IncludedComponent):
     """Set of timers that are stored, listed and cancelled by name. Call `app.include(timers)` in every process that may
     publish their messages; a process that only stores (`put`) and cancels timers needs no App.
 
@@ -153,7 +154,7 @@ class Timers:
         self._late_ms = late // timedelta(milliseconds=1)
         self._patience = seconds(patience, "Timers: patience")
         self._clock: Clock = SystemClock()
-        self._app: App | None = None
+        super().__init__()
         self._election = self._new_election()
         self._revision = -1
         self._due = DueQueue()
@@ -253,9 +254,13 @@ class Timers:
             if not (timer.firing and "at_ms" in timer.spec)
         ]
 
+    @property
+    def lost_without_app(self) -> str:
+        return "its schedules publish nothing" if self._schedules else ""
+
     def register(self, app: App) -> None:
+        super().register(app)
         self._store.use_clock(app.clock)
-        self._app = app
         self._clock = app.clock
         self._election = self._new_election()
         app.publishes(*self._sends.values())
@@ -400,9 +405,9 @@ class Timers:
 
     async def _publish(self, timer: Timer) -> None:
         kind = self._sends.get(timer.type)
-        if self._app is None or kind is None:
+        if kind is None:
             raise ConfigError(f"the message {timer.type} is no longer named in sends=[...]")
-        await self._app.publish(
+        await self.included_in().publish(
             from_json_text(kind, timer.body),
             message_id=timer.message_id(self.name),
             headers={NAME_HEADER: timer.name, TIME_HEADER: timer.next_ms},

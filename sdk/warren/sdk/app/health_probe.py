@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from warren.sdk.app.inclusion import IncludedComponent
 from warren.sdk.app.state import Health
 from warren.sdk.choices import check_whole_number
 from warren.sdk.errors import ConfigError
@@ -20,7 +21,7 @@ REQUEST_BYTES: int = 8 * 1024
 STATUS: dict[int, str] = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
-class HealthProbe:
+class HealthProbe(IncludedComponent):
     """HTTP health probe with `GET /live` and `GET /ready`: `app.include(HealthProbe(8080))`.
 
     `/live` returns 200 as long as the event loop runs. `/ready` returns 200 while `app.ready` is true (the App is
@@ -38,9 +39,15 @@ class HealthProbe:
         self._asked = port
         self._host = host
         self._server: ProbeServer | None = None
+        super().__init__()
+
+    @property
+    def lost_without_app(self) -> str:
+        return "nothing answers GET /live and /ready"
 
     def register(self, app: App) -> None:
         """Set the App whose health the probe serves; `app.include` calls this once."""
+        super().register(app)
         self._server = ProbeServer(app.health)
 
     async def on_start(self) -> None:

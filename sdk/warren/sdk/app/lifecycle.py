@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import Callable
 
+from warren.sdk.app.inclusion import log_not_included
 from warren.sdk.app.lifespan import Hooks
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.app.runtime import Runtime
@@ -39,6 +40,7 @@ class Lifecycle:
     ) -> None:
         """Create a `Runtime`, one run of the App, and start it; if that fails, stop it again."""
         self.not_running("start")
+        log_not_included()
         runtime = self._runtime = Runtime(
             self.settings,
             registry=registry,

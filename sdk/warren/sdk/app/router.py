@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from warren.sdk.app.inclusion import note_decided, note_made
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.app.state import State
 from warren.sdk.consume.handlers.decorator_arguments import check_message_class
@@ -83,6 +84,17 @@ class Router:
         self._parts: list[Part] = []
         self._routers: list[Router] = []
         self._apps: weakref.WeakSet[App] = weakref.WeakSet()
+        note_made(self)
+
+    @property
+    def inclusion_title(self) -> str:
+        """Kind and prefix, such as `Router billing.`."""
+        return f"Router {self.prefix}".rstrip()
+
+    @property
+    def lost_without_app(self) -> str:
+        """Consequence of a missing inclusion, as a clause; empty for a router without handlers."""
+        return "its handlers are not called" if self._parts else ""
 
     def declare(self, *items: Declarable) -> None:
         """Add exchanges, queues and bindings that the App declares at its start and after each reconnect.
@@ -128,6 +140,7 @@ class Router:
         """
         if not isinstance(component, Router):
             self._add("include a component", lambda place: place.include(component))
+            note_decided(component)
             return
         if self in component._tree():
             raise ConfigError("a router cannot include itself, or a router that includes it")
@@ -137,6 +150,7 @@ class Router:
             component._check_place(app)
         self._add("include a router", lambda place: component._add_at(place))
         self._routers.append(component)
+        note_decided(component)
         for app in self._apps:
             for router in component._tree():
                 router._apps.add(app)
@@ -144,6 +158,7 @@ class Router:
     def _join(self, app: App) -> None:
         """Add everything in this router to an App; called by `app.include`."""
         self._check_place(app)
+        note_decided(self)
         self._add_at(
             RouterPlace(
                 "",
