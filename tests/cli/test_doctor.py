@@ -277,6 +277,7 @@ async def run_app_with_own_queues(url: str, name: str) -> None:
     reminders = wait_queue(f"{name}.due", "14d")
     levels = BinaryDelayQueues(unit=timedelta(hours=1), levels=3)
     stored = asyncio.Event()
+    app.declare(wait_queue(f"{name}.vanished", "14d"))
     app.declare(Queue(f"{name}.due", max_length=9), reminders, *levels.topology(f"{name}.delay"))
     app.declare(*levels.target_topology(f"{name}.delay", "", f"{name}.gone"))
 
@@ -299,7 +300,8 @@ async def test_queues_of_warrens_own_are_known_for_what_they_are(server: Broker)
     name = f"{server.name}own"
     await run_app_with_own_queues(server.url, name)
     kept = {
-        ("W110", f"queue {name}.delay.3x3600000ms.t.{name}.gone"): "1 messages wait for the default exchange",
+        ("W110", f"queue {name}.delay.3x3600000ms.t.{name}.gone"): "1 messages wait for queue",
+        ("W110", f"queue {name}.vanished.wait.1209600000"): "its dead letters will wait for queue",
         ("W111", f"queue {name}.delay.3x3600000ms.lost"): "1 delayed messages were kept here",
         ("I112", f"queue {name}.log.read.position"): "holds the position of a reader of a stream",
     }

@@ -30,9 +30,14 @@ def test_a_wait_queue_delays(delay: timedelta) -> None:
     "strategy", [BinaryDelayQueues(levels=3), DelayedExchange()], ids=["levels", "native"]
 )
 def test_the_queues_of_a_delay_strategy_are_known(strategy: DelayStrategy) -> None:
-    found = roles([*strategy.topology("later"), *strategy.target_topology("later", "shop", "order.placed")])
+    targets = [("shop", "order.placed"), ("", "billing"), ("shop", "k" * 250)]
+    found: dict[str, QueueRole | None] = {}
+    for exchange, key in targets if isinstance(strategy, DelayedExchange) else targets[:2]:
+        found |= roles([*strategy.topology("later"), *strategy.target_topology("later", exchange, key)])
     assert set(found.values()) <= {QueueRole.DELAY, QueueRole.FORWARDING, QueueRole.LOST}
-    assert list(found.values()).count(QueueRole.FORWARDING) == 1
+    assert list(found.values()).count(QueueRole.FORWARDING) == (
+        3 if isinstance(strategy, DelayedExchange) else 2
+    )
     assert list(found.values()).count(QueueRole.LOST) == 1
 
 
@@ -50,6 +55,8 @@ def test_a_dead_letter_queue_is_known() -> None:
         Queue("orders.position", dead_letter_exchange=None),
         Queue("orders.wait.5", message_ttl=timedelta(milliseconds=6)),
         Queue("orders.hourly", message_ttl=timedelta(hours=1), dead_letter_exchange="late"),
+        Queue("quotes", message_ttl=timedelta(0), dead_letter_exchange="late"),
+        Queue("quotes.native.x", type="classic", message_ttl=timedelta(0), dead_letter_exchange="late"),
         Queue("jobs.2x1000ms.01", message_ttl=timedelta(seconds=1), dead_letter_exchange="late"),
     ],
     ids=lambda queue: queue.name,

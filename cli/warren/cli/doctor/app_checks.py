@@ -19,7 +19,7 @@ NOT_COMPARED: Final = Check("I605", "not-compared", "", (), lambda _: ())
 NOT_INCLUDED: Final = Check(
     "W606",
     "not-included",
-    "include it, app.include(...); or if another process does, app.leave_out(...)",
+    "include it, app.include(...); if another process does, or app.include_now later, app.leave_out(...)",
     (),
     lambda _: (),
 )

@@ -12,6 +12,8 @@ from warren.cli.doctor.snapshot import Samples
 from warren.core.documentation_links import documentation_reference
 
 PAGE: Final = "doctor"
+SHOWN: Final = 3
+"""Most objects that the text of a finding about several names."""
 
 
 class Severity(IntEnum):
@@ -62,6 +64,13 @@ class Finding:
     def link(self) -> str:
         """Section of the documentation about the check: its address, or words that name it."""
         return documentation_reference(PAGE, f"{self.code.lower()}-{self.name}")
+
+    @property
+    def short_subject(self) -> str:
+        """The object for a text: of several, the first three and the number of the others."""
+        names = self.subject.split(", ")
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        return ", ".join(names[:SHOWN]) + more
 
     def as_dict(self) -> dict[str, Any]:
         """Return the finding as values for JSON output."""

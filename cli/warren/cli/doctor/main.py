@@ -203,7 +203,9 @@ def _known_codes(codes: Sequence[str]) -> set[str]:
 def _show(found: Sequence[Finding], skipped: Sequence[Check], broker: str) -> None:
     write_line(f"broker: {broker}")
     for each in found:
-        write_line(f"{each.code} {each.name}  {escape_value(each.subject)}", style=STYLES[each.severity])
+        write_line(
+            f"{each.code} {each.name}  {escape_value(each.short_subject)}", style=STYLES[each.severity]
+        )
         since = "" if each.since is None else f" (since {each.since:%Y-%m-%d %H:%M:%S} UTC)"
         write_line(f"    {each.evidence}{since}")
         write_line(f"    {each.advice}")

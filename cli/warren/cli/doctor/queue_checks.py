@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from warren.cli.doctor.finding import Observation, Source, check
-from warren.cli.doctor.snapshot import QueueState, Samples
+from warren.cli.doctor.snapshot import QueueState, Samples, Snapshot
 from warren.sdk.planning import QueueRole
 
-SHOWN: Final = 3
-"""Most queues that a finding about several names."""
 LIMITS = ("max-length", "max-length-bytes", "message-ttl", "max-age")
 
 
@@ -128,18 +125,12 @@ def no_dead_letter_exchange(samples: Samples) -> Iterator[Observation]:
 def missing_dead_letter_exchange(samples: Samples) -> Iterator[Observation]:
     """Find queues whose dead letters go to an exchange or a queue that does not exist: they are deleted.
 
-    A queue of delayed messages that are due keeps them, see `target_missing`.
+    A queue with the strategy `at-least-once` keeps them, see `target_missing`.
     """
-    exchanges = {each.name for each in samples.last.exchanges}
-    queues = {each.name for each in samples.last.queues}
     for queue in samples.last.queues:
-        if samples.last.role(queue) is QueueRole.FORWARDING:
-            continue
-        exchange, key = queue.setting("dead-letter-exchange"), queue.setting("dead-letter-routing-key")
-        if exchange and exchange not in exchanges:
-            yield _subject(queue), f"dead-letters to exchange {exchange!r}, which does not exist"
-        elif exchange == "" and key and key not in queues:
-            yield _subject(queue), f"dead-letters to queue {key!r}, which does not exist"
+        target = _missing_target(samples.last, queue)
+        if target is not None and not _keeps_dead_letters(queue):
+            yield _subject(queue), f"dead-letters to {target}, which does not exist"
 
 
 @check(
@@ -214,22 +205,16 @@ def delayed(samples: Samples) -> Iterator[Observation]:
     "W110",
     "target-missing",
     Source.QUEUES,
-    Source.GROWTH,
-    advice="declare the exchange, the queue and the binding that take them again: they move there then",
+    Source.EXCHANGES,
+    advice="declare it again, with its binding: the messages move there then",
 )
 def target_missing(samples: Samples) -> Iterator[Observation]:
-    """Find queues whose dead letters, or delayed messages that are due, no queue takes: they are kept."""
-    for states in samples.queues().values():
-        queue, counts = states[-1], [state.held for state in states]
-        if counts[0] and counts == sorted(counts):
-            exchange, key = queue.setting("dead-letter-exchange"), queue.setting("dead-letter-routing-key")
-            to = f"exchange {exchange!r}" if exchange else "the default exchange"
-            with_key = f" with key {key!r}" if key else ""
-            yield (
-                _subject(queue),
-                f"{queue.held} messages wait for {to}{with_key}, which does not take them",
-                queue.oldest,
-            )
+    """Find queues that keep their dead letters, or delayed messages that are due, because their target does not exist."""
+    for queue in samples.last.queues:
+        target = _missing_target(samples.last, queue)
+        if target is not None and _keeps_dead_letters(queue):
+            what = f"{queue.held} messages wait" if queue.held else "its dead letters will wait"
+            yield _subject(queue), f"{what} for {target}, which does not exist", queue.oldest
 
 
 @check(
@@ -262,11 +247,25 @@ def stopped_reader(samples: Samples) -> Iterator[Observation]:
             yield _subject(queue), "holds the position of a reader of a stream, which does not run"
 
 
+def _missing_target(snapshot: Snapshot, queue: QueueState) -> str | None:
+    """Return the exchange or queue that gets the dead letters of a queue, if it does not exist; otherwise None."""
+    exchange, key = queue.setting("dead-letter-exchange"), queue.setting("dead-letter-routing-key")
+    if exchange and all(each.name != exchange for each in snapshot.exchanges):
+        return f"exchange {exchange!r}"
+    if exchange == "" and key and all(each.name != key for each in snapshot.queues):
+        return f"queue {key!r}"
+    return None
+
+
+def _keeps_dead_letters(queue: QueueState) -> bool:
+    """Return whether dead letters that nobody takes stay in the queue (RabbitMQ, "Quorum Queues", At-Least-Once Dead
+    Lettering)."""
+    return queue.type == "quorum" and queue.setting("dead-letter-strategy") == "at-least-once"
+
+
 def _together(queues: Sequence[QueueState]) -> str:
-    """Return the names of queues, up to three of them, and the number of the others."""
-    names = ", ".join(queue.name for queue in queues[:SHOWN])
-    more = f" and {len(queues) - SHOWN} more" if len(queues) > SHOWN else ""
-    return f"queue{'s' if len(queues) > 1 else ''} {names}{more}"
+    """Return the names of queues as one object of a finding."""
+    return f"queue{'s' if len(queues) > 1 else ''} {', '.join(queue.name for queue in queues)}"
 
 
 def _subject(queue: QueueState) -> str:

@@ -48,6 +48,9 @@ LOST_IN_LEVELS: Final = re.compile(r".+\.\d+x\d+ms\.lost", re.DOTALL)
 """Name of the queue for messages that lost their way through such queues: `<name>.<levels>x<unit>ms.lost`."""
 DELAY_LEVEL: Final = re.compile(r".+\.\d+x(?P<unit>\d+)ms\.(?P<level>\d\d)", re.DOTALL)
 """Name of a queue that delays messages by a power of two of a unit: `<name>.<levels>x<unit>ms.<level>`."""
+FORWARDING_QUEUE: Final = re.compile(r".+\.(\d+x\d+ms|native)\.(t\..*|x\d+\..+|[0-9a-f]{64})", re.DOTALL)
+"""Name of a queue that moves messages that are due to their target: `<name>.<levels>x<unit>ms.<target>`, or
+`<name>.native.<target>`; the target is `t.<queue>`, `x<words>.<exchange>.<key>`, or the digest of a long one."""
 
 
 def role_of(
@@ -61,7 +64,10 @@ def role_of(
     moves_on = arguments.get("x-dead-letter-exchange") is not None
     ttl = arguments.get("x-message-ttl")
     if moves_on and ttl is not None:
-        return QueueRole.DELAY if ttl == _delay_of(name) else QueueRole.FORWARDING if ttl == 0 else None
+        if ttl == _delay_of(name):
+            return QueueRole.DELAY
+        keeps = arguments.get("x-dead-letter-strategy") == "at-least-once"
+        return QueueRole.FORWARDING if ttl == 0 and keeps and FORWARDING_QUEUE.fullmatch(name) else None
     if moves_on:
         return None
     if name.endswith(".dead"):
