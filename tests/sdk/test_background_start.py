@@ -83,9 +83,10 @@ async def test_handlers_begin_when_the_broker_is_there(
     assert len(events(caplog, "app.started")) == 1
 
 
-async def test_an_app_that_never_connected_stops_at_once(
-    make_app: MakeApp, dead_url: str, caplog: pytest.LogCaptureFixture
+async def test_an_app_that_never_connected_waits_for_nothing_when_it_stops(
+    dead_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr("warren.sdk.app.runtime.FLUSH_SECONDS", 3600.0)
     app = App(dead_url, start="background")
 
     @app.handle(bytes, queue="q")
@@ -94,7 +95,7 @@ async def test_an_app_that_never_connected_stops_at_once(
     await app.start()
     with pytest.raises(TransportUnavailable, match="connect"):
         await app.publish(b"x", key="q", timeout=0.2)
-    await app.stop()
+    await asyncio.wait_for(app.stop(), PATIENCE)
     assert app.state is State.CLOSED
     assert not [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")]
 
@@ -143,6 +144,7 @@ async def test_calls_and_captured_events_wait_for_the_broker(
 
     async with app:
         calling = asyncio.create_task(app.call(Double(n=4), timeout=PATIENCE))
+        assert "capture" in app.health().waiting
         await eventually(lambda: app.health().reason is not None, "an attempt has failed")
         proxy.accept()
         assert await calling == 8

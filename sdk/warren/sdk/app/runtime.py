@@ -160,6 +160,9 @@ class Runtime:
         """Return the state, the parts that are not ready, and the last error."""
         errors = [connection.error for connection in self._connections() if connection.error is not None]
         errors += [one.error for one in self.subscriptions.values() if one.error is not None]
+        capture = self._capture_writer
+        if capture is not None and not capture.has_connected and capture.error is not None:
+            errors.append(capture.error)
         reason = self.publisher.blocked if not errors else str(errors[0])
         return Health(self.state, tuple(self._pending_parts()), reason)
 
@@ -371,6 +374,7 @@ class Runtime:
             self.hosts,
             self.name,
             declare=self._registry.declares,
+            on_change=self._update_state,
             first_retry=self._settings.first_retry,
             longest_retry=self._settings.longest_retry,
         )
@@ -606,8 +610,8 @@ class Runtime:
 
     def _pending_parts(self) -> list[str]:
         """Return the names of the parts that are not ready: `publisher` (publish connection and its channels),
-        `consumer` (consume connection and the reply queue), and the queues on which the broker has not accepted the
-        consumer.
+        `consumer` (consume connection and the reply queue), `capture` (the stream of captured events, until its first
+        connection), and the queues on which the broker has not accepted the consumer.
         """
         publishing, consuming = self._publish_connection, self._consume_connection
         pending = []
@@ -615,6 +619,8 @@ class Runtime:
             pending.append("publisher")
         if consuming is None or consuming.session is None or not self.caller.active:
             pending.append("consumer")
+        if self._capture_writer is not None and not self._capture_writer.has_connected:
+            pending.append("capture")
         return pending + [name for name, one in self.subscriptions.items() if not one.in_desired_state]
 
     def _update_state(self) -> None:

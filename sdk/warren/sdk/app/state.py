@@ -35,7 +35,7 @@ class State(Enum):
 class Health:
     """Health of an App, for probes.
 
-    :ivar waiting: the parts that are not ready: `publisher`, `consumer`,
+    :ivar waiting: the parts that are not ready: `publisher`, `consumer`, `capture` until its first connection,
         and the queues on which the broker has not accepted the consumer.
     :ivar reason: the last error, or the reason for which the broker blocks publishers; None if there is neither.
     """

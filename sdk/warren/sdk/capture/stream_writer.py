@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -33,6 +34,7 @@ class CaptureStreamWriter:
     of its own.
 
     :param declare: true to declare the stream if it does not exist; otherwise a missing stream is an error.
+    :param on_change: called when its connection is there.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class CaptureStreamWriter:
         name: str,
         *,
         declare: bool,
+        on_change: Callable[[], None],
         first_retry: float,
         longest_retry: float,
     ) -> None:
@@ -53,12 +56,13 @@ class CaptureStreamWriter:
             hosts,
             f"{name} capture",
             setup=self._set_up,
-            on_up=self._publish_channels.attach,
+            on_up=self._connected,
             on_down=self._publish_channels.detach,
             on_blocked=self._publisher.set_blocked,
             first_retry=first_retry,
             longest_retry=longest_retry,
         )
+        self._on_change = on_change
         self._writing: set[asyncio.Task[None]] = set()
         self._failure_logged = False
         """True from the log record of a failed publish to the next confirmed batch: an outage is logged once."""
@@ -77,6 +81,20 @@ class CaptureStreamWriter:
     def start_in_background(self) -> None:
         """Begin to connect, and return at once; events wait for the connection, as after a loss."""
         self._link.start_in_background()
+
+    @property
+    def has_connected(self) -> bool:
+        """True after the first connection."""
+        return self._link.connects > 0
+
+    @property
+    def error(self) -> WarrenError | None:
+        """The error of the last attempt to connect; None while connected."""
+        return self._link.error
+
+    def _connected(self) -> None:
+        self._publish_channels.attach()
+        self._on_change()
 
     async def stop(self, timeout: float) -> None:
         """Publish pending batches for at most `timeout` seconds; the rest is lost, which is logged."""
