@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 import warren.patterns
 from warren.patterns import (
@@ -40,7 +42,7 @@ from warren.patterns import (
 )
 from warren.patterns.celery import CeleryBridge
 from warren.sdk import App, Command, ConfigError, Event, HealthProbe, Router
-from warren.sdk.extend import not_included
+from warren.sdk.extend import IncludedComponent, not_included
 
 
 class Work(Command, queue="work"):
@@ -215,6 +217,66 @@ async def test_what_is_included_or_left_out_is_not_told(
     async with app:
         pass
     assert not lines(caplog)
+
+
+async def test_a_router_that_is_included_at_run_time_is_not_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with App("memory://") as app:
+        later = router(tmp_path)
+        await app.include_now(later)
+        async with App("memory://"):
+            pass
+    assert not lines(caplog)
+
+
+def test_a_router_tells_what_is_lost_with_it(tmp_path: Path) -> None:
+    inner = Router(prefix="inner.")
+    inner.include(TOLD["Encryption"][0](tmp_path))
+    outer = Router()
+    outer.include(inner)
+    outer.publishes(Placed)
+    told = {each.title: each.consequence for each in not_included()}
+    assert told["Router"] == "Router inner.: Encryption: bodies are published as plain text"
+    assert "Router inner." not in told
+    declaring = Router(prefix="declaring.")
+    declaring.publishes(Placed)
+    assert "Router declaring." not in {each.title for each in not_included()}
+
+
+def test_equal_components_are_told_apart_and_forgotten_with_their_objects(tmp_path: Path) -> None:
+    @dataclass
+    class Probe(IncludedComponent):
+        name: str
+
+        def __post_init__(self) -> None:
+            super().__init__()
+
+        @property
+        def lost_without_app(self) -> str:
+            return "nothing is probed"
+
+    def told() -> int:
+        return sum(each.title == "Probe same" for each in not_included())
+
+    probes = [Probe("same"), Probe("same")]
+    assert told() == 2
+    App("memory://").leave_out(probes[0])  # type: ignore[arg-type]
+    assert told() == 1
+    probes.clear()
+    gc.collect()
+    assert told() == 0
+
+
+async def test_an_outbox_that_is_left_out_adds_messages(tmp_path: Path) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/outbox.sqlite")
+    sessions = async_sessionmaker(engine)
+    adding = Outbox(sessions)
+    App("memory://").leave_out(adding)
+    async with sessions.begin() as session:
+        await adding.add(session, Work())
+    assert adding.statistics.added == 1
+    await engine.dispose()
 
 
 @pytest.mark.parametrize("use", REFUSED)

@@ -151,10 +151,10 @@ class Outbox(IncludedComponent):
         :raises ConfigError: the message has no address, a property is out of its range, or JSON cannot represent a
             header; or no App includes the outbox, and it was not made with `relay=False`.
         """
-        if self._relays and self._app is None:
+        if self._relays and self._app is None and not self._is_left_out:
             raise ConfigError(
-                "the Outbox belongs to no App: call app.include(...) with it, or make it with relay=False in a process that"
-                " only adds messages, and let another process relay them"
+                "the Outbox belongs to no App: call app.include(...) with it; or in a process that only adds messages, and"
+                " lets another one relay them, app.leave_out(...), or make it with relay=False"
             )
         if ordered_by is None and self._ordered_by is not None:
             ordered_by = self._ordered_by(message)

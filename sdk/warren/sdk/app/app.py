@@ -14,7 +14,7 @@ from warren.sdk.app.blocking import Sync
 from warren.sdk.app.broker_choice import choose_broker
 from warren.sdk.app.default_delay import DefaultDelay
 from warren.sdk.app.embedded_broker import EmbeddedBroker, Storage
-from warren.sdk.app.inclusion import note_decided
+from warren.sdk.app.inclusion import IncludedComponent, note_decided
 from warren.sdk.app.lifecycle import Lifecycle
 from warren.sdk.app.lifespan import Hook, Hooks, Lifespan
 from warren.sdk.app.loop_watchdog import STALL_SECONDS
@@ -314,10 +314,14 @@ class App:
     def leave_out(self, *parts: Component | Router) -> None:
         """Declare that this process does without some routers and components, because another process includes them.
 
+        An outbox that is left out still adds messages, for other processes to relay.
+
         Otherwise the start of an App logs those that were made in its process and that no App includes
         (`component.not_included`), because somebody may have forgotten it.
         """
         for part in parts:
+            if isinstance(part, IncludedComponent):
+                part.leave_out()
             note_decided(part)
 
     async def include_now(self, router: Router) -> RunningRouter:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-from weakref import WeakKeyDictionary
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from weakref import ref
 
 from warren.sdk.errors import ConfigError
 from warren.sdk.logger import log
@@ -40,19 +41,33 @@ class NotIncluded(NamedTuple):
     consequence: str
 
 
-_places: WeakKeyDictionary[Includable, str] = WeakKeyDictionary()
-"""Objects that no App includes, with the places of their creation."""
+_undecided: dict[int, tuple[ref[Includable], str]] = {}
+"""Objects that no App includes, by their identity, with the places of their creation."""
+_lock: Final = threading.RLock()
+"""Reentrant, because the garbage collector may forget an object while it is held."""
 
 
 def note_made(part: Includable) -> None:
-    """Remember an object until an App includes it or leaves it out."""
-    _places[part] = _calling_place()
+    """Remember an object until an App includes it or leaves it out, or nobody has it any more."""
+    key = id(part)
+    with _lock:
+        _undecided[key] = (ref(part, lambda _: _forget(key)), _calling_place())
 
 
 def note_decided(part: object) -> None:
     """Forget an object that an App includes or leaves out."""
-    for known in [known for known in list(_places) if known is part]:
-        del _places[known]
+    _forget(id(part))
+
+
+def _forget(key: int) -> None:
+    with _lock:
+        _undecided.pop(key, None)
+
+
+def _remembered() -> list[tuple[Includable, str]]:
+    with _lock:
+        known = list(_undecided.values())
+    return [(part, place) for reference, place in known if (part := reference()) is not None]
 
 
 def not_included() -> list[NotIncluded]:
@@ -60,14 +75,14 @@ def not_included() -> list[NotIncluded]:
     in which they were made."""
     return [
         NotIncluded(part.inclusion_title, place, consequence)
-        for part, place in list(_places.items())
+        for part, place in _remembered()
         if (consequence := part.lost_without_app)
     ]
 
 
 def log_not_included() -> None:
     """Log the objects that no App includes, each once in the process."""
-    for part, place in list(_places.items()):
+    for part, place in _remembered():
         if consequence := part.lost_without_app:
             log.warning(
                 "event=component.not_included component=%s made=%s consequence=%s",
@@ -86,6 +101,7 @@ class IncludedComponent:
 
     def __init__(self) -> None:
         self._app: App | None = None
+        self._is_left_out = False
         note_made(self)
 
     @property
@@ -102,6 +118,11 @@ class IncludedComponent:
     def register(self, app: App) -> None:
         """Remember the App; `app.include` calls this once."""
         self._app = app
+        note_decided(self)
+
+    def leave_out(self) -> None:
+        """Accept that no App includes the component; `app.leave_out` calls this."""
+        self._is_left_out = True
         note_decided(self)
 
     def included_in(self) -> App:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from warren.sdk.app.inclusion import note_decided, note_made
+from warren.sdk.app.inclusion import Includable, IncludedComponent, note_decided, note_made
 from warren.sdk.app.middleware import Middlewares
 from warren.sdk.app.state import State
 from warren.sdk.consume.handlers.decorator_arguments import check_message_class
@@ -84,6 +84,8 @@ class Router:
         self._parts: list[Part] = []
         self._routers: list[Router] = []
         self._apps: weakref.WeakSet[App] = weakref.WeakSet()
+        self._contained: list[Includable] = []
+        self._has_handlers = False
         note_made(self)
 
     @property
@@ -93,8 +95,12 @@ class Router:
 
     @property
     def lost_without_app(self) -> str:
-        """Consequence of a missing inclusion, as a clause; empty for a router without handlers."""
-        return "its handlers are not called" if self._parts else ""
+        """Consequence of a missing inclusion, as a clause; empty for a router without handlers and components."""
+        found = ["its handlers are not called"] if self._has_handlers else []
+        found += [
+            f"{part.inclusion_title}: {lost}" for part in self._contained if (lost := part.lost_without_app)
+        ]
+        return "; ".join(found)
 
     def declare(self, *items: Declarable) -> None:
         """Add exchanges, queues and bindings that the App declares at its start and after each reconnect.
@@ -140,6 +146,8 @@ class Router:
         """
         if not isinstance(component, Router):
             self._add("include a component", lambda place: place.include(component))
+            if isinstance(component, IncludedComponent):
+                self._contained.append(component)
             note_decided(component)
             return
         if self in component._tree():
@@ -150,6 +158,7 @@ class Router:
             component._check_place(app)
         self._add("include a router", lambda place: component._add_at(place))
         self._routers.append(component)
+        self._contained.append(component)
         note_decided(component)
         for app in self._apps:
             for router in component._tree():
@@ -241,6 +250,7 @@ class _RouterHandlers:
                 place.handlers.registrar(message, own, keys, chosen, place.middlewares, names)(function)
 
             self._router._add("add a handler", part)
+            self._router._has_handlers = True
 
         return register
 
@@ -268,6 +278,7 @@ class _RouterHandlers:
                 )(function)
 
             self._router._add("add a handler", part)
+            self._router._has_handlers = True
 
         return register
 

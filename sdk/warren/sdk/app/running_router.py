@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from warren.sdk.app.inclusion import note_decided
 from warren.sdk.app.router import Router, RouterPlace
 from warren.sdk.app.runtime import Runtime
 from warren.sdk.consume.handlers.registration import HandlerRegistry
@@ -78,6 +79,7 @@ class RunningRouter:
         app._routers.update(self._places)
         for router in self._places:
             router._apps.add(app)
+            note_decided(router)
         self._runtime.at_end.append(self._forget)
         try:
             for message in self._published:
