@@ -13,6 +13,7 @@ from warren.sdk.app.blocking import Sync, SyncFetchedMessage
 from warren.sdk.app.health_probe import HealthProbe
 from warren.sdk.app.router import Router
 from warren.sdk.app.running_router import RunningRouter
+from warren.sdk.app.settings import StartMode
 from warren.sdk.app.state import Health, State
 from warren.sdk.app.statistics import Statistics
 from warren.sdk.capture import Capture, CaptureStatistics
@@ -157,6 +158,7 @@ __all__ = [
     "Router",
     "RunningRouter",
     "Scatter",
+    "StartMode",
     "State",
     "Statistics",
     "StreamHandlerOptions",

@@ -250,17 +250,21 @@ def stopped_reader(samples: Samples) -> Iterator[Observation]:
 def _missing_target(snapshot: Snapshot, queue: QueueState) -> str | None:
     """Return the exchange or queue that gets the dead letters of a queue, if it does not exist; otherwise None."""
     exchange, key = queue.setting("dead-letter-exchange"), queue.setting("dead-letter-routing-key")
-    if exchange and all(each.name != exchange for each in snapshot.exchanges):
+    if exchange and exchange not in snapshot.exchange_names:
         return f"exchange {exchange!r}"
-    if exchange == "" and key and all(each.name != key for each in snapshot.queues):
+    if exchange == "" and key and key not in snapshot.queue_names:
         return f"queue {key!r}"
     return None
 
 
 def _keeps_dead_letters(queue: QueueState) -> bool:
-    """Return whether dead letters that nobody takes stay in the queue (RabbitMQ, "Quorum Queues", At-Least-Once Dead
-    Lettering)."""
-    return queue.type == "quorum" and queue.setting("dead-letter-strategy") == "at-least-once"
+    """Return whether dead letters that nobody takes stay in the queue: with the strategy `at-least-once`, which takes effect
+    with the overflow `reject-publish` only (RabbitMQ, "Quorum Queues", At-Least-Once Dead Lettering)."""
+    return (
+        queue.type == "quorum"
+        and queue.setting("dead-letter-strategy") == "at-least-once"
+        and queue.setting("overflow") == "reject-publish"
+    )
 
 
 def _together(queues: Sequence[QueueState]) -> str:

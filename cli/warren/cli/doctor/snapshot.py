@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from warren.sdk.planning import QueueRole, role_of
@@ -141,7 +142,7 @@ class ConsumerState:
     prefetch: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
     """State of a virtual host at one time.
 
@@ -165,9 +166,17 @@ class Snapshot:
     alarms: Sequence[str] = ()
     deprecated: Mapping[str, str] = field(default_factory=dict)
 
+    @cached_property
+    def queue_names(self) -> frozenset[str]:
+        return frozenset(each.name for each in self.queues)
+
+    @cached_property
+    def exchange_names(self) -> frozenset[str]:
+        return frozenset(each.name for each in self.exchanges)
+
     def role(self, queue: QueueState) -> QueueRole | None:
         """Return the role of a queue of Warren's own; None for a queue of an application."""
-        return role_of(queue.name, queue.arguments, {each.name for each in self.exchanges})
+        return role_of(queue.name, queue.arguments, self.exchange_names)
 
     def dead_letter_queues(self) -> set[str]:
         """Return the names of the queues that get dead letters: by a binding of a dead letter exchange, or by name."""

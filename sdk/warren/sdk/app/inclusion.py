@@ -96,7 +96,8 @@ def log_not_included() -> None:
 class IncludedComponent:
     """Base class of components: it knows the App that includes the component, and tells if there is none.
 
-    A component that acts only when it is included overrides `lost_without_app`.
+    A component that acts only when it is included overrides `lost_without_app`. Its own `__init__` calls this one when the
+    attributes that these properties read are there, so that one whose arguments are refused is not remembered.
     """
 
     def __init__(self) -> None:

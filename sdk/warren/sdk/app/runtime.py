@@ -232,7 +232,9 @@ class Runtime:
         if self.instruments is not None:
             observe_run(self.instruments.meters, self)
         self._update_state()
-        if not self._start_is_logged:
+        if self._waits_for_broker and not self._start_is_logged:
+            self._log_start()  # Although the connection has just been lost again.
+        elif not self._start_is_logged:
             log_waiting(self.name, self.hosts.current, self._pending_parts())
 
     def check_stop(self) -> None:

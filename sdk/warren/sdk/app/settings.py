@@ -14,6 +14,8 @@ from warren.sdk.telemetry import Telemetry
 from warren.sdk.transport.host_failover import Hosts
 
 StartMode = Literal["wait", "background"]
+"""Start of an App while its broker is away. `wait`: it lasts until the broker is there, or fails. `background`: it returns,
+and the App connects as soon as it can."""
 
 
 @dataclass(slots=True)
